@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/agent"
@@ -291,6 +292,10 @@ func listNames(cmd *cobra.Command, path, prefix, start string) []cobra.Completio
 	if err != nil {
 		return nil
 	}
+	if cfg.ExecProvider != nil { // a plugin must not read the keys that the user types
+		cfg.ExecProvider = cfg.ExecProvider.DeepCopy()
+		cfg.ExecProvider.StdinUnavailable, cfg.ExecProvider.InteractiveMode = true, clientcmdapi.NeverExecInteractiveMode
+	}
 	cfg.Timeout = min(cmp.Or(cfg.Timeout, completionTimeout), completionTimeout)
 	cfg.WarningHandler = rest.NoWarnings{}
 	api, err := discovery.NewDiscoveryClientForConfig(cfg)
@@ -300,10 +305,19 @@ func listNames(cmd *cobra.Command, path, prefix, start string) []cobra.Completio
 	ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
 	defer cancel()
 	// Rows without objects are small, and resource version 0 lets the API server answer from its memory.
-	raw, err := api.RESTClient().Get().AbsPath(path).Param("includeObject", "None").Param("resourceVersion", "0").
-		SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").MaxRetries(0).Do(ctx).Raw()
+	answers := make(chan []byte, 1)
+	go func() { // a credential plugin does not end with ctx
+		raw, _ := api.RESTClient().Get().AbsPath(path).Param("includeObject", "None").Param("resourceVersion", "0").
+			SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").MaxRetries(0).Do(ctx).Raw()
+		answers <- raw
+	}()
+	var raw []byte
+	select {
+	case raw = <-answers:
+	case <-ctx.Done():
+	}
 	var table metav1.Table
-	if err != nil || json.Unmarshal(raw, &table) != nil {
+	if json.Unmarshal(raw, &table) != nil {
 		return nil
 	}
 	var found []cobra.Completion

@@ -219,10 +219,16 @@ func (f *drainFlags) drainNodes(
 		return joinWithHighestExitCode(runSequentially(drains, func(d *nodeDrain) error { return d.previewDrain(ctx) }))
 	}
 	cordonNodes(ctx, drains, f.deadline/4)
+	var errs []error
 	if f.deadline > 0 && len(drains) > 1 {
-		return joinWithHighestExitCode(drainConcurrently(ctx, drains, out, stderr))
+		errs = drainConcurrently(ctx, drains, out, stderr)
+	} else {
+		errs = runSequentially(drains, func(d *nodeDrain) error { return d.drainCordonedNode(ctx) })
 	}
-	return joinWithHighestExitCode(runSequentially(drains, func(d *nodeDrain) error { return d.drainCordonedNode(ctx) }))
+	if ctx.Err() != nil && len(drains) > 1 {
+		printCordonedNodes(stderr, drains)
+	}
+	return joinWithHighestExitCode(errs)
 }
 
 // withInterruptCode returns err with the exit code of an interrupt if ctx has ended. Otherwise it returns err
@@ -278,6 +284,8 @@ type nodeDrain struct {
 	// cordonUnanswered is true while it is unknown whether the cordoning patch took effect.
 	cordonUnanswered bool
 	fieldManagerName string
+	// left is the state of the node after this drain.
+	left cordonState
 	// concurrentDrains is the number of nodes that are drained at the same time. view is their common view, or nil.
 	concurrentDrains int
 	view             *drainView
@@ -290,12 +298,14 @@ func (d *nodeDrain) drainCordonedNode(ctx context.Context) error {
 	case d.flags.deadline > 0 && ctx.Err() == nil && isUnanswered(d.cordonError) && !cordon.IsReplacedError(d.cordonError):
 		fmt.Fprintf(d.errOut, "%s: cannot cordon the node; draining it anyway because of the deadline: %v\n", d.options.Node, d.cordonError)
 	default:
-		d.restoreAndExplain(ctx, drain.Report{})
+		d.restoreAndExplain(ctx, drain.Report{}, func() {})
 		return withInterruptCode(ctx, d.cordonError)
 	}
 	if d.flags.deadline == 0 { // with a deadline all nodes start at the same time
 		if err := d.ensureCordoned(ctx); err != nil && ctx.Err() == nil {
-			d.restoreNode(ctx)
+			var result string
+			d.left, result = d.restoreNode(ctx)
+			d.printResult(result)
 			return err
 		}
 	}
@@ -305,11 +315,18 @@ func (d *nodeDrain) drainCordonedNode(ctx context.Context) error {
 	progress := d.startProgress()
 	d.options.OnProgress = progress.show
 	report, err := drain.Run(ctx, d.api, d.options)
-	progress.finish(report.Outcome)
-	d.printReport(report)
-	deadlinePassed := report.Outcome == drain.DeadlinePassed // the instance stops, so the node stays cordoned
-	if err != nil && !deadlinePassed {
-		d.restoreAndExplain(ctx, report)
+	printReport := func() {
+		progress.finish(report.Outcome)
+		d.printReport(report)
+	}
+	if err != nil && report.Outcome != drain.DeadlinePassed {
+		d.restoreAndExplain(ctx, report, printReport)
+	} else { // at the deadline the instance stops, so the node stays cordoned
+		printReport()
+		d.left.status = cordoned
+		if d.cordonError != nil {
+			d.left.status = cordonUnknown
+		}
 	}
 	if err == nil && d.cordonError != nil {
 		return fmt.Errorf("node %s: drained, but not cordoned: %v", d.options.Node, d.cordonError)
@@ -317,15 +334,32 @@ func (d *nodeDrain) drainCordonedNode(ctx context.Context) error {
 	return toExitError(report, err)
 }
 
-// restoreAndExplain restores the node after a failed drain. If the user interrupted the drain, it also explains the state.
-func (d *nodeDrain) restoreAndExplain(ctx context.Context, r drain.Report) {
+// restoreAndExplain restores the node after a failed drain, while printReport prints its report. So an output that blocks
+// does not delay the restore. If the user interrupted the drain, it also explains the state.
+func (d *nodeDrain) restoreAndExplain(ctx context.Context, r drain.Report, printReport func()) {
 	interrupted := ctx.Err() != nil
-	if interrupted && d.cordonedNode != nil && !d.flags.keepCordoned {
-		fmt.Fprintf(d.errOut, "%s: interrupted: uncordoning the node; a second Ctrl-C exits at once and can leave it cordoned\n", d.options.Node)
-	}
-	state := d.restoreNode(ctx)
+	uncordons := d.cordonedNode != nil && !d.flags.keepCordoned
+	printed := make(chan struct{})
+	go func() {
+		defer close(printed)
+		printReport()
+		if interrupted && uncordons {
+			fmt.Fprintf(d.errOut, "%s: interrupted: uncordoning the node; a second Ctrl-C exits at once and can leave it cordoned\n", d.options.Node)
+		}
+	}()
+	state, result := d.restoreNode(ctx)
+	<-printed
+	d.left = state
+	d.printResult(result)
 	if interrupted {
 		d.explainInterrupt(r, state)
+	}
+}
+
+// printResult prints a line about the node, if there is one.
+func (d *nodeDrain) printResult(line string) {
+	if line != "" {
+		fmt.Fprintf(d.errOut, "%s: %s\n", d.options.Node, line)
 	}
 }
 

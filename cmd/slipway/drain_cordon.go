@@ -98,43 +98,39 @@ func (d *nodeDrain) ensureCordoned(ctx context.Context) error {
 	return err
 }
 
-// restoreNode uncordons the node if this drain cordoned it and --keep-cordoned is not set. It returns the resulting state.
-func (d *nodeDrain) restoreNode(ctx context.Context) cordonState {
+// restoreNode uncordons the node if this drain cordoned it and --keep-cordoned is not set. It returns the resulting state,
+// and a line about what it did, if anything. It prints nothing, because an output can block.
+func (d *nodeDrain) restoreNode(ctx context.Context) (state cordonState, result string) {
 	switch {
+	case kubeapi.IsNotFound(d.cordonError):
+		return cordonState{notCordoned, "the Node is deleted"}, ""
 	case d.cordonedNode == nil && d.cordonError != nil:
-		return cordonState{false, "this drain did not cordon it"}
+		return cordonState{cordonUnknown, "this drain did not cordon it"}, ""
 	case d.cordonedNode == nil:
-		return cordonState{true, "it was cordoned before"}
+		return cordonState{cordoned, "it was cordoned before"}, ""
 	case d.flags.keepCordoned:
-		return cordonState{true, "--keep-cordoned is set"}
+		return cordonState{cordoned, "--keep-cordoned is set"}, ""
 	}
-	return d.uncordonAndReport(ctx)
-}
-
-// uncordonAndReport uncordons the node, prints the result, and returns the resulting state.
-func (d *nodeDrain) uncordonAndReport(ctx context.Context) cordonState {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), restoreTimeout)
 	defer cancel()
-	name := d.options.Node
 	var needed *cordonNeededError
 	switch err := d.uncordonNode(ctx); {
 	case errors.Is(err, errNotCordoned) && d.cordonUnanswered:
-		fmt.Fprintf(d.errOut, "%s: not cordoned so far; the API server did not answer the patch\n", name)
-		return cordonState{false, "so far; the API server did not answer the patch"}
+		return cordonState{notCordoned, "so far; the API server did not answer the patch"}, "not cordoned so far; the API server did not answer the patch"
 	case errors.Is(err, errNotCordoned):
-		return cordonState{true, "it was cordoned before"}
+		return cordonState{cordoned, "it was cordoned before"}, ""
 	case err == nil:
-		fmt.Fprintf(d.errOut, "%s: uncordoned again\n", name)
-		return cordonState{}
+		return cordonState{}, "uncordoned again"
 	case errors.Is(err, errAlreadyUncordoned), cordon.IsReplacedError(err):
-		fmt.Fprintf(d.errOut, "%s: %v\n", name, err)
-		return cordonState{false, err.Error()}
+		return cordonState{notCordoned, err.Error()}, err.Error()
+	case kubeapi.IsNotFound(err):
+		return cordonState{notCordoned, "the Node is deleted"}, "the Node is deleted"
 	case errors.As(err, &needed):
-		fmt.Fprintf(d.errOut, "%s: stays cordoned because %v; run kubectl uncordon %s afterwards\n", name, err, name)
-		return cordonState{true, err.Error()}
+		return cordonState{cordoned, err.Error()}, fmt.Sprintf("stays cordoned because %v; run kubectl uncordon %s afterwards", err, d.options.Node)
+	case isUnanswered(err):
+		return cordonState{cordonUnknown, "uncordoning failed"}, fmt.Sprintf("may stay cordoned because uncordoning failed: %v", err)
 	default:
-		fmt.Fprintf(d.errOut, "%s: stays cordoned because uncordoning failed: %v\n", name, err)
-		return cordonState{true, "uncordoning failed"}
+		return cordonState{cordoned, "uncordoning failed"}, fmt.Sprintf("stays cordoned because uncordoning failed: %v", err)
 	}
 }
 

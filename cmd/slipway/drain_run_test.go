@@ -701,3 +701,79 @@ func TestInterruptBeforeCordonExits130(t *testing.T) {
 		}
 	})
 }
+
+func TestI3BlockedOutputDoesNotDelayTheRestore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newFakeDrainCluster(t, "n")
+		c.stopsIn = time.Hour
+		c.runPod("stuck", "n")
+		ctx, interrupt := context.WithCancel(t.Context())
+		f := drainFlags{kube: newKubeFlags("drain"), dryRun: "none"}
+		o, err := f.drainOptions()
+		must.NoError(t, err)
+		out, ended := stoppedTerminal(make(chan struct{})), make(chan error)
+		go func() { ended <- f.drainNodes(ctx, c.newClient(), []string{"n"}, o, out, io.Discard) }()
+		time.Sleep(time.Minute)
+		interrupt()
+		time.Sleep(time.Minute)
+		if c.isCordoned("n") {
+			t.Error("the node is still cordoned while the output is blocked")
+		}
+		close(out)
+		if code := toExitCode(<-ended); code != exitInterrupted {
+			t.Errorf("exit code %d", code)
+		}
+	})
+}
+
+func TestInterruptNamesEveryNodeThatStaysCordoned(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newFakeDrainCluster(t, "a", "b", "c", "d")
+		c.editNode("d", func(n *kubeapi.Node) { n.Spec.Unschedulable = true })
+		c.stopsInByNode = map[string]time.Duration{"b": time.Hour}
+		for _, node := range []string{"a", "b", "c"} {
+			c.runPod("web-"+node, node)
+		}
+		ctx, interrupt := context.WithCancel(t.Context())
+		time.AfterFunc(time.Minute, interrupt)
+		r := c.runDrain(ctx, "a", "b", "c", "d")
+		for _, want := range []string{
+			"b: interrupted: 0 evicted pods gone, 1 still terminating", "c: interrupted: no pod is evicted; the drain had not begun\n",
+			"still cordoned: a d\n  to undo, run kubectl uncordon a d\n",
+		} {
+			if !strings.Contains(r.stderr, want) {
+				t.Errorf("want %q:\n%s", want, r.stderr)
+			}
+		}
+	})
+}
+
+func TestI3InterruptClaimsNoUnknownCordon(t *testing.T) {
+	for name, tt := range map[string]struct {
+		deleted     bool // or else the API server does not answer after the interrupt
+		want, never string
+	}{
+		"the Node is deleted":            {true, "the node is not cordoned: the Node is deleted\n", "stays cordoned"},
+		"the API server does not answer": {false, "the node may be cordoned: uncordoning failed\n", "the node stays cordoned"},
+	} {
+		t.Run(name, virtual.InVirtualTime(func(t *testing.T) {
+			c := newFakeDrainCluster(t, "n")
+			c.stopsIn = time.Hour
+			c.runPod("stuck", "n")
+			ctx, interrupt := context.WithCancel(t.Context())
+			c.neverAnswers = func(string, string) bool { return ctx.Err() != nil && !tt.deleted }
+			time.AfterFunc(time.Minute, func() {
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				if tt.deleted {
+					delete(c.nodes, "n")
+				}
+				interrupt()
+			})
+			r := c.runDrain(ctx, "n")
+			if r.code != exitInterrupted || !strings.Contains(r.stderr, tt.want) || strings.Contains(r.stderr, tt.never) {
+				t.Errorf("exit code %d, want %q:\n%s", r.code, tt.want, r.stderr)
+			}
+		}))
+	}
+}

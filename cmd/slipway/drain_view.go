@@ -185,6 +185,7 @@ func (v *drainView) addNode(name string, limits drain.TimeLimits, ownsView bool)
 func (n *viewedNode) show(p drain.Progress) {
 	n.view.mu.Lock()
 	defer n.view.mu.Unlock()
+	wasGone := n.progress.Gone
 	n.progress = p
 	left := make(map[podName]bool, len(p.RemainingPods))
 	for _, pod := range p.RemainingPods {
@@ -194,8 +195,12 @@ func (n *viewedNode) show(p drain.Progress) {
 	}
 	now := time.Now()
 	for name, at := range n.goneAt {
-		if at.IsZero() && !left[name] {
+		switch {
+		case !at.IsZero() || left[name]:
+		case p.Gone > wasGone:
 			n.goneAt[name] = now
+		default: // it is skipped now, and stays on the node
+			delete(n.goneAt, name)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -154,6 +155,26 @@ func TestI3InterruptExplainsTheStateItLeaves(t *testing.T) {
 				}
 			}
 		}))
+	}
+}
+
+func TestSkippedPodIsNotShownAsGone(t *testing.T) {
+	n := (&drainView{}).addNode("n", drain.TimeLimits{}, false)
+	web, db := drain.BlockedPod{Namespace: "shop", Pod: "web"}, drain.BlockedPod{Namespace: "shop", Pod: "db"}
+	n.show(drain.Progress{Listed: true, Total: 2, RemainingPods: []drain.BlockedPod{web, db}})
+	n.show(drain.Progress{Listed: true, Total: 1, Skipped: 1, RemainingPods: []drain.BlockedPod{web}})
+	n.show(drain.Progress{Listed: true, Total: 1, Skipped: 1, Gone: 1})
+	if _, shown := n.goneAt[podName{"shop", "db"}]; shown || n.goneAt[podName{"shop", "web"}].IsZero() {
+		t.Errorf("gone: %v, want only web", n.goneAt)
+	}
+}
+
+func TestPodDeletedByAnotherClientIsTerminating(t *testing.T) {
+	var out bytes.Buffer
+	d := &nodeDrain{options: drain.Options{Node: "n"}, errOut: &out}
+	d.explainInterrupt(drain.Report{Pods: []drain.PodReport{{Namespace: "shop", Name: "web", TerminatingSince: viewTime}}}, cordonState{})
+	if want := "0 evicted pods gone, 1 still terminating, 0 not evicted\n"; !strings.Contains(out.String(), want) {
+		t.Errorf("%s, want %q", out.String(), want)
 	}
 }
 

@@ -3,10 +3,13 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -22,8 +25,16 @@ func main() {
 	if err == nil {
 		return
 	}
-	fmt.Fprintln(os.Stderr, formatError(err))
+	if !isClosedPipe(err) {
+		fmt.Fprintln(os.Stderr, formatError(err))
+	}
 	os.Exit(toExitCode(err))
+}
+
+// isClosedPipe reports whether the reader of the output has ended, such as head. The user needs no message then.
+func isClosedPipe(err error) bool {
+	var file *fs.PathError // the error of a connection to an API server has another type
+	return errors.As(err, &file) && errors.Is(file, syscall.EPIPE)
 }
 
 // addSubcommands adds commands to a parent that has no action of its own. It makes an unknown subcommand an error.

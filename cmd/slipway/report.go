@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -22,6 +24,7 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/cmd/internal/start"
+	"github.com/slipway-dev/slipway/internal/doctor"
 	"github.com/slipway-dev/slipway/internal/report"
 )
 
@@ -90,11 +93,13 @@ func (f *reportFlags) run(cmd *cobra.Command, args []string) error {
 		o.Nodes = []string{f.node}
 	}
 	var in report.Inputs
-	for _, arg := range args {
-		if err := f.readSubject(cmd, &in, &o, arg); err != nil {
+	ranges := make([]timeRange, len(args))
+	for i, arg := range args {
+		if ranges[i], err = f.readSubject(cmd, &in, timeRange{o.From, o.To}, arg); err != nil {
 			return err
 		}
 	}
+	o.From, o.To = joinRanges(ranges)
 	for _, problem := range in.Problems() {
 		fmt.Fprintf(cmd.ErrOrStderr(), "%s\n", problem)
 	}
@@ -144,37 +149,54 @@ func parseRangeTime(flag, text string, now time.Time) (time.Time, error) {
 	return at, nil
 }
 
-// readSubject reads the input that an argument names.
-func (f *reportFlags) readSubject(cmd *cobra.Command, in *report.Inputs, o *report.Options, arg string) error {
+// timeRange is a part of a report. A zero time means no limit.
+type timeRange struct{ from, to time.Time }
+
+// joinRanges returns the shortest time range that contains all ranges.
+func joinRanges(all []timeRange) (from, to time.Time) {
+	from, to = all[0].from, all[0].to
+	for _, r := range all {
+		if r.from.Before(from) { // also a zero time
+			from = r.from
+		}
+		if r.to.IsZero() || !to.IsZero() && r.to.After(to) {
+			to = r.to
+		}
+	}
+	return from, to
+}
+
+// readSubject reads the input that an argument names. It returns the time range that the report of this input has.
+func (f *reportFlags) readSubject(cmd *cobra.Command, in *report.Inputs, r timeRange, arg string) (timeRange, error) {
 	kind, name, found := strings.Cut(arg, "/")
 	switch {
 	case arg == "-":
 		data, err := io.ReadAll(cmd.InOrStdin())
 		if err != nil {
-			return err
+			return r, err
 		}
-		return in.Read("standard input", data)
+		return r, in.Read("standard input", data)
 	case found && (kind == "node" || kind == "nodes" || isRetirementKind(kind)):
 		if name == "" {
-			return fmt.Errorf("%q: the name is empty: want %s/NAME", arg, kind)
+			return r, fmt.Errorf("%q: the name is empty: want %s/NAME", arg, kind)
 		}
 		reader, err := f.newClusterReader(in)
 		if err != nil {
-			return err
+			return r, err
 		}
 		if isRetirementKind(kind) {
-			return reader.readRetirement(cmd.Context(), name, o)
+			return reader.readRetirement(cmd.Context(), name, r)
 		}
-		return reader.readNode(cmd.Context(), name, o)
+		return r, reader.readNode(cmd.Context(), name, r.from)
 	}
 	data, err := os.ReadFile(arg)
 	if errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("%w: want a file, node/NAME or noderetirement/NAME", err)
+		return r, fmt.Errorf("%w: want a file, node/NAME or noderetirement/NAME", err)
 	}
 	if err != nil {
-		return err
+		return r, err
 	}
-	return in.Read(arg, data)
+	return r, in.Read(arg, data)
 }
 
 func isRetirementKind(kind string) bool {
@@ -187,6 +209,9 @@ type clusterReader struct {
 	in      *report.Inputs
 	objects client.Client
 	core    kubernetes.Interface
+	// hasRead is true if a request succeeded. failure is the first error.
+	hasRead bool
+	failure error
 }
 
 func (f *reportFlags) newClusterReader(in *report.Inputs) (*clusterReader, error) {
@@ -195,33 +220,46 @@ func (f *reportFlags) newClusterReader(in *report.Inputs) (*clusterReader, error
 		return nil, err
 	}
 	core, err := f.kube.newClientset()
-	return &clusterReader{in, objects, core}, err
+	return &clusterReader{in: in, objects: objects, core: core}, err
 }
 
-func (c *clusterReader) readRetirement(ctx context.Context, name string, o *report.Options) error {
+// recordResult records whether a request succeeded. A failure is a problem of the report.
+func (c *clusterReader) recordResult(what string, err error) {
+	if err == nil {
+		c.hasRead = true
+		return
+	}
+	c.in.AddProblem("%s: %v", what, err)
+	c.failure = cmp.Or(c.failure, err)
+}
+
+// readRetirement reads a retirement and the records about its node. It returns the time range of its report.
+func (c *clusterReader) readRetirement(ctx context.Context, name string, r timeRange) (timeRange, error) {
 	var rt v1alpha1.NodeRetirement
 	if err := c.objects.Get(ctx, client.ObjectKey{Name: name}, &rt); err != nil {
-		return explainMissingTypes(err)
+		return r, explainMissingTypes(err)
 	}
-	if o.From.IsZero() {
-		o.From = rt.CreationTimestamp.Add(-reportMargin)
+	if r.from.IsZero() {
+		r.from = rt.CreationTimestamp.Add(-reportMargin)
 	}
-	if end := rt.Status.Times.Finished; o.To.IsZero() && end != nil {
-		o.To = end.Add(reportMargin)
+	if end := rt.Status.Times.Finished; r.to.IsZero() && end != nil {
+		r.to = end.Add(reportMargin)
 	}
 	if err := c.addRetirements(rt); err != nil {
-		return err
+		return r, err
 	}
-	return c.readNodeRecords(ctx, rt.Spec.NodeName, []string{rt.Name}, o)
+	return r, c.readNodeRecords(ctx, rt.Spec.NodeName, []string{rt.Name}, r.from)
 }
 
-func (c *clusterReader) readNode(ctx context.Context, node string, o *report.Options) error {
+// readNode reads the retirements of a node and the records about it. It returns an error if nothing can be read.
+func (c *clusterReader) readNode(ctx context.Context, node string, from time.Time) error {
+	if err := c.objects.Get(ctx, client.ObjectKey{Name: node}, &corev1.Node{}); apierrors.IsNotFound(err) {
+		c.in.AddProblem("node %s: the Node does not exist", node) // its records may still exist
+	}
 	var all v1alpha1.NodeRetirementList
 	err := c.objects.List(ctx, &all) // Kubernetes 1.30 has no field selector for spec.nodeName
-	switch {
-	case meta.IsNoMatchError(err): // only agents are installed
-	case err != nil:
-		c.in.AddProblem("NodeRetirements: %v", err)
+	if !meta.IsNoMatchError(err) {   // only agents are installed
+		c.recordResult("NodeRetirements", err)
 	}
 	of := slices.DeleteFunc(all.Items, func(rt v1alpha1.NodeRetirement) bool { return rt.Spec.NodeName != node })
 	var names []string
@@ -231,7 +269,13 @@ func (c *clusterReader) readNode(ctx context.Context, node string, o *report.Opt
 	if err := c.addRetirements(of...); err != nil {
 		return err
 	}
-	return c.readNodeRecords(ctx, node, names, o)
+	if err := c.readNodeRecords(ctx, node, names, from); err != nil {
+		return err
+	}
+	if !c.hasRead && c.failure != nil {
+		return fmt.Errorf("node/%s: nothing can be read: %w", node, c.failure)
+	}
+	return nil
 }
 
 func (c *clusterReader) addRetirements(all ...v1alpha1.NodeRetirement) error {
@@ -256,11 +300,8 @@ func (c *clusterReader) add(name string, objects ...any) error {
 	return c.in.Read(name, data)
 }
 
-// readNodeRecords reads the Events about a node and its retirements, and the logs of Slipway.
-func (c *clusterReader) readNodeRecords(ctx context.Context, node string, retirements []string, o *report.Options) error {
-	if !slices.Contains(o.Nodes, node) {
-		o.Nodes = append(o.Nodes, node)
-	}
+// readNodeRecords reads the Events about a node and its retirements, and what the logs of Slipway have about the node.
+func (c *clusterReader) readNodeRecords(ctx context.Context, node string, retirements []string, from time.Time) error {
 	if err := c.readEvents(ctx, "Node", node); err != nil {
 		return err
 	}
@@ -269,16 +310,18 @@ func (c *clusterReader) readNodeRecords(ctx context.Context, node string, retire
 			return err
 		}
 	}
-	logs := map[string]string{"slipway-agent": fields.OneTermEqualSelector("spec.nodeName", node).String(), "slipway-manager": ""}
-	for _, app := range []string{"slipway-agent", "slipway-manager"} {
-		pods, err := c.core.CoreV1().Pods("").List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + app, FieldSelector: logs[app]})
-		if err != nil {
-			c.in.AddProblem("pods of %s: %v", app, err)
-			continue
+	pods, err := doctor.ListOwnPods(ctx, c.objects)
+	c.recordResult("pods of Slipway", err)
+	pods = slices.DeleteFunc(pods, func(p doctor.OwnPod) bool {
+		return p.Part != doctor.Manager && (p.Part != doctor.Agent || p.Node != node)
+	})
+	for _, part := range []doctor.PartKind{doctor.Agent, doctor.Manager} {
+		if err == nil && !slices.ContainsFunc(pods, func(p doctor.OwnPod) bool { return p.Part == part }) {
+			c.in.AddProblem("node %s: no pod of the %s was found, so its log is missing (label app.kubernetes.io/name)", node, part)
 		}
-		for _, p := range pods.Items {
-			c.readLog(ctx, &p, o.From)
-		}
+	}
+	for _, p := range pods {
+		c.readLog(ctx, p, node, from)
 	}
 	return nil
 }
@@ -287,11 +330,8 @@ func (c *clusterReader) readEvents(ctx context.Context, kind, name string) error
 	list, err := c.core.CoreV1().Events("").List(ctx, metav1.ListOptions{
 		FieldSelector: fields.Set{"involvedObject.kind": kind, "involvedObject.name": name}.String(),
 	})
-	if err != nil {
-		c.in.AddProblem("Events of %s %s: %v", kind, name, err)
-		return nil
-	}
-	if len(list.Items) == 0 {
+	c.recordResult("Events of "+kind+" "+name, err)
+	if err != nil || len(list.Items) == 0 {
 		return nil
 	}
 	var events []any
@@ -301,9 +341,9 @@ func (c *clusterReader) readEvents(ctx context.Context, kind, name string) error
 	return c.add("Events of "+kind+" "+name, events...)
 }
 
-// readLog reads the log of a pod. A log that is missing is only a problem of the report.
-func (c *clusterReader) readLog(ctx context.Context, p *corev1.Pod, from time.Time) {
-	o := corev1.PodLogOptions{Container: p.Spec.Containers[0].Name}
+// readLog reads what the log of a pod has about a node. A log that is missing is only a problem of the report.
+func (c *clusterReader) readLog(ctx context.Context, p doctor.OwnPod, node string, from time.Time) {
+	o := corev1.PodLogOptions{Container: p.Container}
 	if from.IsZero() {
 		o.TailLines = new(int64(maxReportLogLines))
 	} else {
@@ -311,14 +351,11 @@ func (c *clusterReader) readLog(ctx context.Context, p *corev1.Pod, from time.Ti
 	}
 	name := "log of pod " + p.Namespace + "/" + p.Name
 	data, err := c.core.CoreV1().Pods(p.Namespace).GetLogs(p.Name, &o).DoRaw(ctx)
-	if err != nil {
-		c.in.AddProblem("%s: %v", name, err)
+	c.recordResult(name, err)
+	if err != nil || len(data) == 0 {
 		return
 	}
-	if len(data) == 0 {
-		return
-	}
-	if err := c.in.Read(name, data); err != nil {
+	if err := c.in.ReadLogOfNode(name, data, node); err != nil {
 		c.in.AddProblem("%v", err)
 	}
 }

@@ -3,17 +3,27 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/report"
 	"github.com/slipway-dev/slipway/internal/testing/check"
 	"github.com/slipway-dev/slipway/internal/testing/must"
@@ -57,40 +67,111 @@ func TestReportRefusesWrongArguments(t *testing.T) {
 	}
 }
 
-func TestReportReadsEventsAndLogsOfNode(t *testing.T) {
-	responses := map[string]string{
-		"/api/v1/events": `{"kind":"EventList","apiVersion":"v1","items":[{"metadata":{"name":"e","namespace":"default"},"reason":"Drained",` +
-			`"message":"drained","lastTimestamp":"2026-03-01T12:00:09Z","involvedObject":{"kind":"Node","name":"node-7"}}]}`,
-		"/api/v1/pods": `{"kind":"PodList","apiVersion":"v1","items":[{"metadata":{"name":"agent-1","namespace":"ops"},"spec":{"containers":[{"name":"agent"}]}},` +
-			`{"metadata":{"name":"agent-2","namespace":"ops"},"spec":{"containers":[{"name":"agent"}]}}]}`,
-		"/api/v1/namespaces/ops/pods/agent-1/log": `{"time":"2026-03-01T12:00:09Z","level":"INFO","msg":"drain report","node":"node-7","report":` + drainReportJSON + "}\n",
-	}
-	var asked []string
+// newReportReader returns a reader of a cluster with objects and the responses of an API server. A path without a response is
+// forbidden. asked returns the URLs of the requests.
+func newReportReader(t *testing.T, in *report.Inputs, responses map[string]string, objects ...client.Object) (r *clusterReader, asked func() string) {
+	t.Helper()
+	var mu sync.Mutex
+	var urls []string
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		asked = append(asked, r.URL.String())
+		mu.Lock()
+		urls = append(urls, r.URL.String())
+		mu.Unlock()
 		w.Header().Set("Content-Type", "application/json")
 		if responses[r.URL.Path] == "" {
 			w.WriteHeader(http.StatusForbidden)
 		}
 		_, _ = w.Write([]byte(responses[r.URL.Path]))
 	}))
-	defer server.Close()
+	t.Cleanup(server.Close)
 	core, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
 	must.NoError(t, err)
+	scheme := runtime.NewScheme()
+	must.NoError(t, errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)))
+	return &clusterReader{in: in, core: core, objects: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()}, func() string {
+		mu.Lock()
+		defer mu.Unlock()
+		return strings.Join(urls, "\n")
+	}
+}
+
+func newOwnPod(name, part, node string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ops", Labels: map[string]string{"app.kubernetes.io/name": "slipway-" + part}},
+		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "proxy"}, {Name: part}}},
+	}
+}
+
+func TestReportReadsEventsAndLogsOfNode(t *testing.T) {
 	var in report.Inputs
-	o := report.Options{From: time.Date(2026, 3, 1, 11, 0, 0, 0, time.UTC)}
-	reader := clusterReader{in: &in, core: core}
-	must.NoError(t, reader.readNodeRecords(context.Background(), "node-7", nil, &o))
-	r := report.Build(&in, o)
-	if len(r.Drains) != 1 || len(r.Events) != 1 || !strings.Contains(strings.Join(r.Problems, "\n"), "log of pod ops/agent-2: ") {
+	reader, asked := newReportReader(t, &in, map[string]string{
+		"/api/v1/events": `{"kind":"EventList","apiVersion":"v1","items":[{"metadata":{"name":"e","namespace":"default"},"reason":"Drained",` +
+			`"message":"drained","lastTimestamp":"2026-03-01T12:00:09Z","involvedObject":{"kind":"Node","name":"node-7"}}]}`,
+		"/api/v1/namespaces/ops/pods/agent-1/log": `{"time":"2026-03-01T12:00:09Z","level":"INFO","msg":"drain report","node":"node-7","report":` + drainReportJSON + "}\n",
+		"/api/v1/namespaces/ops/pods/manager-1/log": `{"time":"2026-03-01T12:00:09Z","level":"INFO","msg":"about another","node":"node-8"}` + "\n" +
+			`{"time":"2026-03-01T12:00:09Z","level":"INFO","msg":"about this one","node":"node-7"}` + "\n",
+	}, newOwnPod("agent-1", "agent", "node-7"), newOwnPod("agent-2", "agent", "node-7"), newOwnPod("agent-8", "agent", "node-8"), newOwnPod("manager-1", "manager", "node-8"))
+	must.NoError(t, reader.readNode(context.Background(), "node-7", time.Date(2026, 3, 1, 11, 0, 0, 0, time.UTC)))
+	r := report.Build(&in, report.Options{})
+	if len(r.Drains) != 1 || len(r.Events) != 1 {
 		t.Errorf("%d drains, %d Events, problems %q", len(r.Drains), len(r.Events), r.Problems)
 	}
-	for _, want := range []string{
-		"involvedObject.kind%3DNode%2CinvolvedObject.name%3Dnode-7", "fieldSelector=spec.nodeName%3Dnode-7&labelSelector=app.kubernetes.io%2Fname%3Dslipway-agent",
-		"labelSelector=app.kubernetes.io%2Fname%3Dslipway-manager", "sinceTime=2026-03-01T11%3A00%3A00Z",
-	} {
-		if !strings.Contains(strings.Join(asked, "\n"), want) {
-			t.Errorf("no request with %s in %q", want, asked)
+	check.Contains(t, strings.Join(r.Problems, "\n"), "log of pod ops/agent-2: ", "node node-7: the Node does not exist")
+	check.Contains(t, fmt.Sprint(r.Trace), "about this one")
+	check.Not(t, strings.Contains(fmt.Sprint(r.Trace), "about another"), "%v", r.Trace)
+	check.Contains(t, asked(), "involvedObject.kind%3DNode%2CinvolvedObject.name%3Dnode-7", "agent-1/log?container=agent&", "manager-1/log?container=manager&",
+		"sinceTime=2026-03-01T11%3A00%3A00Z")
+	check.Not(t, strings.Contains(asked(), "agent-8"), "%s", asked())
+}
+
+func TestReportFailsIfNothingCanBeRead(t *testing.T) {
+	var in report.Inputs
+	reader, _ := newReportReader(t, &in, nil)
+	reader.objects = interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
+		List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
+			return errors.New("no connection")
+		},
+	})
+	if err := reader.readNode(context.Background(), "node-7", time.Time{}); err == nil || !strings.Contains(err.Error(), "node/node-7: nothing can be read: no connection") {
+		t.Errorf("%v", err)
+	}
+	reader, _ = newReportReader(t, &in, nil)
+	must.NoError(t, reader.readNode(context.Background(), "node-7", time.Time{}))
+	check.Contains(t, strings.Join(in.Problems(), "\n"), "no pod of the agent was found", "no pod of the manager was found")
+}
+
+func TestRangesOfSubjectsAreJoined(t *testing.T) {
+	var in report.Inputs
+	noon := metav1.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	hour := func(n int) *metav1.Time { return new(metav1.NewTime(noon.Add(time.Duration(n) * time.Hour))) }
+	newRetirement := func(name string, from, to *metav1.Time) client.Object {
+		return &v1alpha1.NodeRetirement{
+			ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: *from}, Spec: v1alpha1.NodeRetirementSpec{NodeName: "node-" + name},
+			Status: v1alpha1.NodeRetirementStatus{Times: v1alpha1.PhaseTimes{Finished: to}},
 		}
+	}
+	reader, _ := newReportReader(t, &in, nil, newRetirement("b", hour(5), hour(6)), newRetirement("a", hour(1), hour(2)), newRetirement("hangs", hour(3), nil))
+	ranges := map[string]timeRange{"file": {}}
+	for _, name := range []string{"a", "b", "hangs"} {
+		r, err := reader.readRetirement(context.Background(), name, timeRange{})
+		must.NoError(t, err)
+		ranges[name] = r
+	}
+	for names, want := range map[string]timeRange{
+		"b a":     {hour(1).Add(-reportMargin), hour(6).Add(reportMargin)},
+		"a hangs": {hour(1).Add(-reportMargin), time.Time{}},
+		"a file":  {},
+	} {
+		var all []timeRange
+		for _, name := range strings.Fields(names) {
+			all = append(all, ranges[name])
+		}
+		if from, to := joinRanges(all); !from.Equal(want.from) || !to.Equal(want.to) {
+			t.Errorf("%s: from %s to %s, want %v", names, from, to, want)
+		}
+	}
+	_, err := reader.readRetirement(context.Background(), "missing", timeRange{})
+	if err == nil || strings.Contains(err.Error(), "CRDs are not installed") {
+		t.Errorf("a retirement that does not exist: %v", err)
 	}
 }

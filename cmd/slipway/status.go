@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"text/tabwriter"
@@ -11,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -114,8 +116,15 @@ func explainMissingTypes(err error) error {
 }
 
 // isTypeMissing reports whether the API server does not serve a type, because its CRD is not installed or is being
-// deleted.
-func isTypeMissing(err error) bool { return meta.IsNoMatchError(err) || apierrors.IsNotFound(err) }
+// deleted. An object that does not exist is another error.
+func isTypeMissing(err error) bool {
+	var status apierrors.APIStatus
+	if !apierrors.IsNotFound(err) || !errors.As(err, &status) {
+		return meta.IsNoMatchError(err)
+	}
+	details := status.Status().Details
+	return details == nil || details.Name == "" || apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
+}
 
 // readStatus reads the status of the cluster, or only of the named groups.
 func readStatus(ctx context.Context, c client.Reader, names []string) (clusterStatus, error) {

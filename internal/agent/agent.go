@@ -150,6 +150,8 @@ type Agent struct {
 	reportedUnreadable map[string]map[string]bool // unreadable parts already reported, by source
 	drain              *drainRun
 	extension          deadlineExtension
+	// loggedPods has the states of the pods in the latest drain report in the log, if its drain ended at the deadline.
+	loggedPods string
 	// drainedByThisProcess is true once this process has drained the node, and not only an earlier one.
 	drainedByThisProcess bool
 	nodeWatch            *nodeWatch

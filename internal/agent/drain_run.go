@@ -260,6 +260,9 @@ func (a *Agent) recordFailedDrain(run *drainRun, r drain.Report, err error) {
 	if r.Outcome == drain.DeadlinePassed {
 		// The instance outlived its deadline. The drain is retried until the pods have left, the instance is gone or
 		// the notice has ended.
+		if !run.spec.terms.Deadline.Equal(a.extension.until) {
+			a.loggedPods = "" // this was the drain before the deadline, not a retry
+		}
 		a.extension = deadlineExtension{deadline: run.spec.terms.Deadline, until: time.Now().Add(startedDrainTime)}
 	}
 	a.recordDrainEnd(r, err)
@@ -290,8 +293,19 @@ func (a *Agent) recordDrainEnd(r drain.Report, err error) {
 const maxLoggedPods = 20
 
 // logReport logs the drain report, and one line for each pod that was killed, force-deleted or left behind. After a
-// cancelled drain, it has no such line for pods that are left: they may stay, or another drain evicts them.
+// cancelled drain, it has no such line for pods that are left: they may stay, or another drain evicts them. It logs nothing
+// for a retry after the deadline if no pod has changed, because there is a retry every startedDrainTime.
 func (a *Agent) logReport(r drain.Report) {
+	states := ""
+	if r.Outcome == drain.DeadlinePassed {
+		for _, p := range r.Pods {
+			states += p.UID + " " + string(p.Removal) + " " + string(p.End) + "\n"
+		}
+		if states == a.loggedPods {
+			return
+		}
+	}
+	a.loggedPods = states
 	r.Log(a.log)
 	odd := slices.DeleteFunc(slices.Clone(r.Pods), func(p drain.PodReport) bool {
 		left := p.IsNotRemoved() && r.Outcome != drain.Cancelled

@@ -332,3 +332,28 @@ func TestUnmanagedPodsStayWhereTheInstanceReturns(t *testing.T) {
 		check.Is(t, podrules.Skip, policyForType(kind).ActionFor(podrules.RuleDaemonSet), kind)
 	}
 }
+
+// After the deadline a drain is repeated every 10 s while pods are left.
+func TestUnchangedRetryAfterTheDeadlineLogsNoReport(t *testing.T) {
+	var log bytes.Buffer
+	a := New(Options{
+		Node: "n", Metrics: NewMetrics(observe.NewRegistry()), Log: slog.New(slog.NewJSONHandler(&log, nil)),
+	})
+	endDrain := func(deadline time.Time, end drain.PodEnd) int {
+		log.Reset()
+		a.drain = &drainRun{cancel: func() {}, spec: drainSpec{terms: drain.TimeLimits{Deadline: deadline}}}
+		a.recordFailedDrain(a.drain, drain.Report{
+			Outcome: drain.DeadlinePassed, Pods: []drain.PodReport{{UID: "u", Action: podrules.Evict, Removal: drain.Evicted, End: end}},
+		}, errors.New("1 pod left"))
+		if !strings.Contains(log.String(), "not drained") {
+			t.Errorf("no line about the end:\n%s", log.String())
+		}
+		return strings.Count(log.String(), drain.LogMessage) + strings.Count(log.String(), "left behind")
+	}
+	check.Is(t, 2, endDrain(time.Now(), drain.StillPresent), "at the deadline")
+	check.Is(t, 0, endDrain(a.extension.until, drain.StillPresent), "a retry")
+	check.Is(t, 0, endDrain(a.extension.until, drain.StillPresent), "another retry")
+	check.Is(t, 2, endDrain(a.extension.until, drain.Killed), "a retry in which a pod was killed")
+	check.Is(t, 0, endDrain(a.extension.until, drain.Killed), "the next retry")
+	check.Is(t, 2, endDrain(time.Now().Add(time.Hour), drain.Killed), "the deadline of another notice")
+}

@@ -19,6 +19,8 @@ type OwnPod struct {
 	// Version is the tag of the image. For an image without a tag it is the digest, or "unknown".
 	Version string
 	Ready   bool
+	// Container is the name of Slipway's container.
+	Container string
 }
 
 // ListOwnPods returns the pods of Slipway in all namespaces, sorted by part, version and name. It finds them by the labels
@@ -39,12 +41,22 @@ func ListOwnPods(ctx context.Context, reader client.Reader) ([]OwnPod, error) {
 		if part == "" || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed || len(p.Spec.Containers) == 0 {
 			continue
 		}
-		found = append(found, OwnPod{part, p.Namespace, p.Name, p.Spec.NodeName, parseImageVersion(p.Spec.Containers[0].Image), isPodReady(p)})
+		found = append(found, OwnPod{part, p.Namespace, p.Name, p.Spec.NodeName, parseImageVersion(p.Spec.Containers[0].Image), isPodReady(p), findContainer(p, part)})
 	}
 	slices.SortFunc(found, func(a, b OwnPod) int {
 		return cmp.Or(cmp.Compare(a.Part, b.Part), cmp.Compare(a.Version, b.Version), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	return found, nil
+}
+
+// findContainer returns the name of Slipway's container in a pod that may also have injected containers.
+func findContainer(p *corev1.Pod, part PartKind) string {
+	for _, want := range []string{string(part), p.Annotations["kubectl.kubernetes.io/default-container"]} {
+		if slices.ContainsFunc(p.Spec.Containers, func(c corev1.Container) bool { return c.Name == want }) {
+			return want
+		}
+	}
+	return p.Spec.Containers[0].Name
 }
 
 // parseImageVersion returns the tag of an image, or its digest if it has no tag.

@@ -105,14 +105,15 @@ type PodReport struct {
 	UnansweredRequest RemovalMethod `json:"unansweredRequest,omitempty"`
 }
 
-// Delay is one obstacle that a pod had to wait for.
+// Delay is one kind of obstacle that a pod had to wait for.
 type Delay struct {
 	Reason ObstacleKind `json:"reason"`
-	PDB    string       `json:"pdb,omitempty"` // namespace/name of the PDB
+	PDB    string       `json:"pdb,omitempty"` // namespace/name of the last PDB
 	Detail string       `json:"detail"`
 	// Count is how many requests of the pod were refused. It is 0 if the pod waited without a request, for example
 	// because the PDB had just refused another pod.
-	Count     int       `json:"count"`
+	Count int `json:"count"`
+	// StartedAt is when the pod first waited for an obstacle of this kind. The pod may have waited for others in between.
 	StartedAt time.Time `json:"startedAt,omitzero"`
 	// Seconds counts from the first refusal to the last.
 	Seconds float64 `json:"durationSeconds"`

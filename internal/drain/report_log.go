@@ -2,6 +2,7 @@ package drain
 
 import (
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -13,21 +14,24 @@ const (
 	maxLoggedPodBytes = 12 << 10
 	// maxLoggedTextBytes limits each text of a pod in the log. A webhook's message may have many KiB.
 	maxLoggedTextBytes = 300
+	// maxLoggedVolumeBytes limits each list of volumes.
+	maxLoggedVolumeBytes = 5 << 10
 )
 
 // LogMessage is the message of the log lines that Report.Log writes.
 const LogMessage = "drain report"
 
 // Log writes the drain report to the log, in as few lines as possible. Each line has the whole report with a part of
-// its pods.
+// its pods. Only the first line has the volumes.
 func (r Report) Log(log *slog.Logger) {
 	line := loggedReport{Report: r}
-	size := 0
+	line.Volumes = r.Volumes.clip()
+	size := line.Volumes.countBytes()
 	for _, p := range r.Pods {
 		raw := p.clipTexts().toJSON()
 		if size > 0 && size+len(raw) > maxLoggedPodBytes {
 			line.log(log)
-			line.Pods, size = nil, 0
+			line.Pods, line.Volumes, size = nil, VolumeReport{}, 0
 		}
 		line.Pods = append(line.Pods, raw)
 		size += len(raw)
@@ -53,6 +57,30 @@ type jsonText []byte
 
 func (t jsonText) MarshalJSON() ([]byte, error) { return t, nil }
 func (t jsonText) MarshalText() ([]byte, error) { return t, nil }
+
+// clip returns the report with short lists and a short text.
+func (v VolumeReport) clip() VolumeReport {
+	v.Detached, v.Attached = clipNames(v.Detached), clipNames(v.Attached)
+	v.Problem = observe.ClipBytes(v.Problem, maxLoggedTextBytes)
+	return v
+}
+
+// countBytes returns the length of the report in JSON, or a little more. It is 0 without volumes.
+func (v VolumeReport) countBytes() int {
+	raw, _ := json.Marshal(v)
+	return len(raw) - len("{}")
+}
+
+// clipNames returns the first names, and as the last one how many more there are.
+func clipNames(names []string) []string {
+	size := 0
+	for i, name := range names {
+		if size += len(name) + len(`"",`); size > maxLoggedVolumeBytes {
+			return append(names[:i:i], fmt.Sprintf("and %d more", len(names)-i))
+		}
+	}
+	return names
+}
 
 // clipTexts returns the pod's report with short texts.
 func (p PodReport) clipTexts() PodReport {

@@ -36,6 +36,11 @@ func TestReportHasPDBAndTimesOfEachWait(t *testing.T) {
 
 func TestLoggedReportIsWholeInShortLines(t *testing.T) {
 	r := Report{Node: node, Outcome: Drained, StartedAt: time.Unix(1, 0).UTC()}
+	for i := range 900 {
+		r.Volumes.Detached = append(r.Volumes.Detached, fmt.Sprintf("detached-%d", i))
+		r.Volumes.Attached = append(r.Volumes.Attached, fmt.Sprintf("attached-%d", i))
+	}
+	r.Volumes.Problem = strings.Repeat("p", 5000)
 	for i := range 300 {
 		r.Pods = append(r.Pods, PodReport{
 			Namespace: strings.Repeat("n", 63), Name: fmt.Sprintf("%s%03d", strings.Repeat("p", 250), i), Action: podrules.Evict,
@@ -46,6 +51,7 @@ func TestLoggedReportIsWholeInShortLines(t *testing.T) {
 	var log bytes.Buffer
 	r.Log(slog.New(slog.NewJSONHandler(&log, nil)))
 	var names []string
+	lines := 0
 	for line := range strings.Lines(log.String()) {
 		check.Not(t, len(line) > 16<<10, "a line of %d bytes", len(line))
 		var l struct {
@@ -55,6 +61,8 @@ func TestLoggedReportIsWholeInShortLines(t *testing.T) {
 		if err := json.Unmarshal([]byte(line), &l); err != nil || l.Msg != LogMessage || !l.Report.StartedAt.Equal(r.StartedAt) {
 			t.Fatalf("%v: %.300s", err, line)
 		}
+		lines++
+		check.Is(t, lines == 1, len(l.Report.Volumes.Attached) > 300 && len(l.Report.Volumes.Detached) > 300, "volumes in line", lines)
 		for _, p := range l.Report.Pods {
 			names = append(names, p.Name)
 			check.Is(t, 2, len(p.Delays))

@@ -291,7 +291,7 @@ func describeRemoval(p drain.PodReport) string {
 
 // newRetirementChart returns a chart with a row for each phase of a retirement.
 func newRetirementChart(id string, t *Retirement) (chart, bool) {
-	a := axis{t.CreatedAt, t.endTime()}
+	a := axis{t.CreatedAt, t.lastTime()}
 	if len(t.Phases) == 0 || t.CreatedAt.IsZero() {
 		return chart{}, false
 	}

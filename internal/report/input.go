@@ -47,9 +47,12 @@ func (in *Inputs) AddProblem(format string, args ...any) {
 
 // Read reads one input: drain reports, NodeRetirements and Events as JSON or YAML, and JSON logs of agents and managers, also
 // mixed. It returns an error if nothing in the input is useful for a report.
-func (in *Inputs) Read(name string, data []byte) error {
-	f := &file{name: name, data: data, problems: &in.problems, yamlOffset: -1}
-	r := inputReader{Inputs: in, file: f, source: Source{Name: name}}
+func (in *Inputs) Read(name string, data []byte) error { return in.ReadLogOfNode(name, data, "") }
+
+// ReadLogOfNode reads a log like Read, and leaves out log lines about other nodes. An empty node means all nodes.
+func (in *Inputs) ReadLogOfNode(name string, data []byte, node string) error {
+	f := &file{name: cleanText(name), data: data, problems: &in.problems, yamlOffset: -1}
+	r := inputReader{Inputs: in, file: f, source: Source{Name: name}, onlyNode: node}
 	known := len(in.problems.list)
 	if isYAML(data) {
 		r.readYAML()
@@ -73,10 +76,15 @@ type inputReader struct {
 
 	file   *file
 	source Source
+	// onlyNode, if set, is the node of the log lines that are read.
+	onlyNode string
 }
 
 // isYAML reports whether the first line with content is a field in YAML.
 func isYAML(data []byte) bool {
+	if bytes.HasPrefix(data, []byte("{")) || bytes.Contains(data, []byte("\n{")) { // a log after a warning, for example
+		return false
+	}
 	for line := range bytes.Lines(data) {
 		line = bytes.TrimSpace(line)
 		if len(line) == 0 || line[0] == '#' || bytes.Equal(line, []byte("---")) {
@@ -209,6 +217,9 @@ func (r *inputReader) readLogLine(v *value) {
 	l := logLine{
 		At: v.get("time").time(), Level: strings.ToUpper(v.get("level").string()), Message: v.get("msg").string(), Node: v.get("node").string(),
 		value: v,
+	}
+	if r.onlyNode != "" && l.Node != r.onlyNode {
+		return
 	}
 	if report := v.get("report"); l.Message == drain.LogMessage && report != nil && report.kind == object {
 		r.addDrainReport(readDrainReport(report))

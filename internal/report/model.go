@@ -99,8 +99,12 @@ type ReasonLine struct {
 	Message string `json:"message"`
 }
 
-// endTime returns when the retirement ended, or the last time that is known of it.
-func (r Retirement) endTime() time.Time {
+func (r Retirement) isFinished() bool {
+	return slices.ContainsFunc(r.Phases, func(p PhaseTime) bool { return p.Phase == "finished" })
+}
+
+// lastTime returns when the retirement ended, or the last time that is known of it.
+func (r Retirement) lastTime() time.Time {
 	end := r.CreatedAt
 	for _, p := range r.Phases {
 		if p.At.After(end) {
@@ -174,19 +178,24 @@ func Build(in *Inputs, o Options) *Report {
 	add(drainsOfLog(in), true)
 	slices.SortStableFunc(r.Drains, func(a, b Drain) int { return cmp.Or(a.StartedAt.Compare(b.StartedAt), strings.Compare(a.Node, b.Node)) })
 	for _, t := range in.retirements {
-		if o.includesNode(t.Node) && o.includesRange(t.CreatedAt, t.endTime()) {
+		end := t.lastTime()
+		if !t.isFinished() {
+			end = time.Time{} // unknown
+		}
+		if o.includesNode(t.Node) && o.includesRange(t.CreatedAt, end) {
 			r.Retirements = append(r.Retirements, t)
 		}
 	}
 	slices.SortStableFunc(r.Retirements, func(a, b Retirement) int { return a.CreatedAt.Compare(b.CreatedAt) })
 	r.Retirements = slices.CompactFunc(r.Retirements, func(a, b Retirement) bool { return a.Name == b.Name && a.CreatedAt.Equal(b.CreatedAt) })
+	known := map[Event]bool{}
 	for _, e := range in.events {
-		if o.includesTime(e.At) && (e.Kind != "Node" || o.includesNode(e.Name)) {
+		if o.includesTime(e.At) && (e.Kind != "Node" || o.includesNode(e.Name)) && !known[e] {
+			known[e] = true
 			r.Events = append(r.Events, e)
 		}
 	}
 	slices.SortStableFunc(r.Events, func(a, b Event) int { return a.At.Compare(b.At) })
-	r.Events = slices.Compact(r.Events)
 	r.Trace = buildTrace(in, r, o)
 	r.Totals = sumDrains(r.Drains)
 	r.Problems = in.problems.all()
@@ -261,8 +270,9 @@ func isPDB(d drain.Delay) bool {
 // nameOfPDB returns the PDB of a delay. Reports of earlier versions name it only in the detail.
 func nameOfPDB(d drain.Delay) string { return cmp.Or(d.PDB, "not named") }
 
-// waits returns the intervals of a pod's waits, one for each delay. A pod waits for one obstacle at a time, so each
-// interval ends when the next one begins.
+// waits returns the intervals of a pod's waits, one for each delay. A pod waits for one obstacle at a time, so an interval
+// ends when the next one begins. If a pod waited for several obstacles in turn, their intervals overlap, because a delay
+// has only its first start and its last refusal. The last obstacle is the one with the latest refusal.
 func waits(p drain.PodReport, end time.Time) []interval {
 	delays := slices.Clone(p.Delays)
 	slices.SortStableFunc(delays, func(a, b drain.Delay) int { return a.StartedAt.Compare(b.StartedAt) })
@@ -272,14 +282,23 @@ func waits(p drain.PodReport, end time.Time) []interval {
 	} else if !p.EndedAt.IsZero() {
 		until = p.EndedAt
 	}
+	last := 0
+	for i, d := range delays {
+		if !lastRefusal(d).Before(lastRefusal(delays[last])) {
+			last = i
+		}
+	}
 	var all []interval
 	for i, d := range delays {
 		if d.StartedAt.IsZero() {
 			continue
 		}
-		w := interval{d.StartedAt, until, d}
-		if i+1 < len(delays) && delays[i+1].StartedAt.Before(w.end) {
+		w := interval{d.StartedAt, lastRefusal(d), d}
+		if i+1 < len(delays) && delays[i+1].StartedAt.After(w.end) {
 			w.end = delays[i+1].StartedAt
+		}
+		if i == last || w.end.After(until) {
+			w.end = until
 		}
 		if w.end.Before(w.start) {
 			w.end = w.start
@@ -287,6 +306,14 @@ func waits(p drain.PodReport, end time.Time) []interval {
 		all = append(all, w)
 	}
 	return all
+}
+
+// lastRefusal returns when a request of the pod was last refused, or the start of a delay without a repeated request.
+func lastRefusal(d drain.Delay) time.Time {
+	if d.Count > 1 {
+		return d.StartedAt.Add(toDuration(max(d.Seconds, 0)))
+	}
+	return d.StartedAt
 }
 
 // interval is the time that a pod waited for one obstacle.

@@ -72,6 +72,62 @@ func TestRangeAndNodeLimitTheReport(t *testing.T) {
 	}
 }
 
+func TestRetirementWithoutEndIsInEveryLaterRange(t *testing.T) {
+	const hangs = `{"kind":"NodeRetirement","metadata":{"name":"r","creationTimestamp":"2026-03-01T08:00:00Z"},"spec":{"nodeName":"n"},` +
+		`"status":{"times":{"draining":"2026-03-01T08:01:00Z"%s}}}`
+	for finished, want := range map[string]int{"": 1, `,"finished":"2026-03-01T08:02:00Z"`: 0, `,"finished":"2026-03-01T13:00:00Z"`: 1} {
+		var in Inputs
+		must.NoError(t, in.Read("in", fmt.Appendf(nil, hangs, finished)))
+		check.Is(t, want, len(Build(&in, Options{From: noon}).Retirements), finished)
+	}
+}
+
+func TestSameEventFromTwoInputsIsOne(t *testing.T) {
+	event := func(name string) string {
+		return `{"kind":"Event","reason":"` + name + `","lastTimestamp":"2026-03-01T12:00:00Z","involvedObject":{"kind":"Node","name":"n"}}`
+	}
+	var in Inputs
+	for range 2 {
+		must.NoError(t, in.Read("in", []byte(event("A")+event("B"))))
+	}
+	check.Is(t, 2, len(Build(&in, Options{}).Events))
+}
+
+// A delay has its first start and its last refusal, also if the pod waited for another obstacle meanwhile.
+func TestWaitsOfAlternatingObstacles(t *testing.T) {
+	at := func(seconds int) time.Time { return noon.Add(time.Duration(seconds) * time.Second) }
+	delay := func(reason drain.ObstacleKind, start, count, seconds int) drain.Delay {
+		return drain.Delay{Reason: reason, StartedAt: at(start), Count: count, Seconds: float64(seconds)}
+	}
+	for name, c := range map[string]struct {
+		delays []drain.Delay
+		want   string
+	}{
+		"in turn":     {[]drain.Delay{delay(drain.ObstaclePDB, 0, 3, 5), delay(drain.ObstacleWebhook, 10, 1, 0)}, "[0 10][10 60]"},
+		"alternating": {[]drain.Delay{delay(drain.ObstaclePDB, 0, 9, 40), delay(drain.ObstacleWebhook, 10, 5, 45)}, "[0 40][10 60]"},
+		"interrupted": {[]drain.Delay{delay(drain.ObstaclePDB, 0, 9, 50), delay(drain.ObstacleWebhook, 10, 2, 5)}, "[0 60][10 15]"},
+		"too long":    {[]drain.Delay{delay(drain.ObstaclePDB, 0, 9, 900), delay(drain.ObstacleWebhook, 10, 2, 999)}, "[0 60][10 60]"},
+	} {
+		got := ""
+		for _, w := range waits(drain.PodReport{Delays: c.delays, RemovalRequestedAt: at(60)}, at(99)) {
+			got += fmt.Sprint([]float64{w.start.Sub(noon).Seconds(), w.end.Sub(noon).Seconds()})
+		}
+		check.Is(t, c.want, got, name)
+	}
+}
+
+func TestProblemsHaveNoTerminalEscapes(t *testing.T) {
+	var in Inputs
+	must.NoError(t, in.Read("in", []byte(`{"node":"n","outcome":"drained","startedAt":"x"}{"node":"a\u001b[2J","error":"b\u009bc"}`)))
+	check.Contains(t, strings.Join(in.Problems(), "\n"), `a\u001b[2J has only an error: b\u009bc`)
+}
+
+func TestLogAfterAWarningIsNotYAML(t *testing.T) {
+	var in Inputs
+	must.NoError(t, in.Read("in", []byte("Warning: old server\n"+`{"msg":"cordoned","level":"INFO","node":"n"}`)))
+	check.Is(t, 1, len(Build(&in, Options{}).Trace))
+}
+
 // The same drain report may be in a file and in a log.
 func TestSameDrainFromTwoInputsIsOne(t *testing.T) {
 	in := readFiles(t, "agent.log", "agent.log")
@@ -94,6 +150,31 @@ func TestLogWithoutReportStillShowsBlockedPods(t *testing.T) {
 	check.Not(t, !d.IsFromLog || !d.EndedAt.IsZero() || len(d.Pods) != 1 || d.Pods[0].Delays[0].PDB != "shop/invoices", "%+v", d)
 	page := renderHTML(t, r)
 	check.Contains(t, page, "The end of the drain is not in the inputs", "only log lines about the drain")
+}
+
+func TestDrainsOfLogHaveTheirOutcome(t *testing.T) {
+	line := func(second int, msg, fields string) string {
+		return fmt.Sprintf(`{"time":%q,"level":"INFO","msg":%q,"node":"n"%s}`+"\n", noon.Add(time.Duration(second)*time.Second).Format(time.RFC3339), msg, fields)
+	}
+	blocked := line(1, "drain is blocked", `,"blocked":[{"namespace":"shop","pod":"web"}]`)
+	for name, c := range map[string]struct{ log, want string }{
+		"drained, then kept empty": {line(0, "draining", "") + blocked + line(9, "drained", `,"summary":"n: drained after 9.0s"`) + line(90, "drain stopped", ""),
+			"drained after 9s, 1 gone and 0 remaining\n"},
+		"timeout":               {line(0, "draining", "") + blocked + line(9, "not drained", `,"summary":"n: gave-up after 9.0s"`), "gave-up after 9s, 0 gone and 1 remaining\n"},
+		"stopped":               {line(0, "draining", "") + line(9, "drain stopped", ""), "cancelled after 9s, 0 gone and 0 remaining\n"},
+		"kept empty afterwards": {line(0, "draining", "") + line(60, "keeping the drained node empty", "") + line(70, "drained", ""), " after 0s, 0 gone and 0 remaining\n"},
+		"repeated after the deadline": {line(0, "draining", "") + blocked + line(30, "not drained", `,"summary":"n: deadline-passed after 30.0s"`) +
+			line(30, "draining", "") + line(40, "not drained", `,"summary":"n: deadline-passed after 10.0s"`) + line(41, "draining", ""),
+			"deadline-passed after 30s, 0 gone and 1 remaining\n"},
+	} {
+		var in Inputs
+		must.NoError(t, in.Read("in", []byte(c.log)))
+		got := ""
+		for _, d := range Build(&in, Options{}).Drains {
+			got += fmt.Sprintf("%s after %s, %d gone and %d remaining\n", d.Outcome, max(0, d.EndedAt.Sub(d.StartedAt)), d.Totals.Gone, d.Totals.Remaining)
+		}
+		check.Is(t, c.want, got, name)
+	}
 }
 
 func TestProblemsNameFileLineAndField(t *testing.T) {

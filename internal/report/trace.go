@@ -240,44 +240,65 @@ func traceRetirement(t Retirement) []TraceEntry {
 const logTolerance = 5 * time.Second
 
 // drainsOfLog returns the drains that only the log lines of an agent show. Their drain report is missing if the agent
-// ended before it, or is an older version.
+// ended before it, or is an older version. After a passed deadline, an agent repeats the drain for the pods that are left,
+// and logs a drain report only if their state has changed. Such a repeated drain is not returned.
 func drainsOfLog(in *Inputs) []*drain.Report {
 	var all []*drain.Report
 	open := map[string]*drain.Report{} // by node
+	passedAt := map[string]time.Time{} // when the latest drain of a node ended at its deadline
 	for _, l := range in.log {
 		d := open[l.Node]
 		switch l.Message {
-		case "draining":
+		case "draining", "keeping the drained node empty":
 			open[l.Node] = nil
 			known := slices.ContainsFunc(in.drains, func(r *drain.Report) bool {
 				return r.Node == l.Node && r.StartedAt.Sub(l.At).Abs() < logTolerance
 			})
-			if !known && l.Node != "" {
+			passed, hasPassed := passedAt[l.Node]
+			repeated := hasPassed && l.At.Sub(passed).Abs() < logTolerance
+			if l.Message == "draining" && !known && !repeated && l.Node != "" {
 				d = &drain.Report{Node: l.Node, StartedAt: l.At, Deadline: l.value.get("deadline").time()}
 				open[l.Node] = d
 				all = append(all, d)
 			}
-			continue
-		}
-		if d == nil {
-			continue
-		}
-		switch l.Message {
 		case "drain is blocked":
-			for _, b := range l.value.get("blocked").list() {
-				addLoggedDelay(d, b)
+			if d != nil {
+				for _, b := range l.value.get("blocked").list() {
+					addLoggedDelay(d, b)
+				}
 			}
 		case "pod was killed, force-deleted or left behind":
-			addLoggedPod(d, l.value)
-		case "drained":
-			d.EndedAt, d.Outcome = l.At, drain.Drained
-		case "not drained":
-			d.EndedAt, d.Outcome = l.At, drain.DeadlinePassed
-		case "drain stopped":
-			d.EndedAt, d.Outcome = l.At, drain.Cancelled
+			if d != nil {
+				addLoggedPod(d, l.value)
+			}
+		case "drained", "not drained", "drain stopped":
+			outcome := loggedOutcome(l)
+			if outcome == drain.DeadlinePassed {
+				passedAt[l.Node] = l.At
+			}
+			if d != nil && d.EndedAt.IsZero() { // a drained node is kept empty until the drain is stopped
+				d.EndedAt, d.Outcome = l.At, outcome
+			}
+		}
+	}
+	for _, d := range all {
+		for i := range d.Pods {
+			if d.Outcome == drain.Drained && d.Pods[i].End == drain.StillPresent {
+				d.Pods[i].End = drain.Vanished // it is unknown how its containers ended
+			}
 		}
 	}
 	return all
+}
+
+// loggedOutcome returns the outcome in the summary of a log line, such as "node-7: drained after 3.0s".
+func loggedOutcome(l logLine) drain.Outcome {
+	for _, o := range drain.Outcomes() {
+		if strings.HasPrefix(l.value.get("summary").string(), l.Node+": "+string(o)+" after ") {
+			return o
+		}
+	}
+	return map[string]drain.Outcome{"drained": drain.Drained, "drain stopped": drain.Cancelled}[l.Message]
 }
 
 func findOrAddPod(d *drain.Report, namespace, name string) *drain.PodReport {

@@ -231,7 +231,7 @@ func (p *problems) add(f *file, offset int, format string, args ...any) {
 		p.more++
 		return
 	}
-	p.list = append(p.list, fmt.Sprintf("%s:%d: %s", f.name, f.line(offset), clip(fmt.Sprintf(format, args...), maxText)))
+	p.list = append(p.list, fmt.Sprintf("%s:%d: %s", f.name, f.line(offset), cleanText(fmt.Sprintf(format, args...))))
 }
 
 // all returns the problems, one a line.

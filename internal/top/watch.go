@@ -157,7 +157,7 @@ func (w *Watcher) setObject(o any) {
 	w.mu.Lock()
 	switch o := o.(type) {
 	case *corev1.Node:
-		_ = w.loads.SetNode(o) // it fails only while a plan is made, which never happens here
+		_ = w.loads.SetNode(o) // it fails only while a plan is made, which also needs the lock
 	case *corev1.Pod:
 		_ = w.loads.SetPod(o)
 	case *corev1.Namespace:

@@ -13,12 +13,17 @@ import (
 // process and its process group.
 const sameSignalWindow = 500 * time.Millisecond
 
-// NewSignalContext returns a context that ends with the first SIGINT or SIGTERM. A second signal exits the process at
-// once with code 1.
+// NewSignalContext returns a context that ends with the first SIGINT, SIGTERM or SIGHUP. A second signal exits the
+// process at once with code 1. After it, a write to a closed pipe is an error and does not end the process: in
+// "slipway drain | tee", Ctrl-C ends tee too, while the node still has to be restored.
 func NewSignalContext() (context.Context, context.CancelFunc) {
 	ctx, stop := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	if !signal.Ignored(syscall.SIGHUP) { // nohup ignores it
+		signal.Notify(signals, syscall.SIGHUP)
+	}
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // children, unlike after signal.Ignore, keep the default action
 	go func() {
 		<-signals
 		stop()

@@ -69,3 +69,38 @@ func signalTwice(t *testing.T, s syscall.Signal) (took time.Duration, ended erro
 	ended = stubborn.Wait()
 	return time.Since(began), ended
 }
+
+// TestClosedOutputAndHangupEndContext runs the test binary as a process with a closed standard output. It must survive its
+// write, as in "slipway drain | tee" after Ctrl-C.
+func TestClosedOutputAndHangupEndContext(t *testing.T) {
+	const survived = 7
+	if os.Getenv("SLIPWAY_TEST_PIPED") != "" {
+		ctx, stop := NewSignalContext()
+		defer stop()
+		fmt.Println("up")
+		<-ctx.Done()
+		if _, err := fmt.Println("restoring"); errors.Is(err, syscall.EPIPE) {
+			os.Exit(survived)
+		}
+		return
+	}
+	piped := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
+	piped.Env = append(os.Environ(), "SLIPWAY_TEST_PIPED=yes")
+	out, err := piped.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := piped.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "up\n" {
+		t.Fatalf("printed %q: %v", line, err)
+	}
+	if err := errors.Join(out.Close(), piped.Process.Signal(syscall.SIGHUP)); err != nil {
+		t.Fatal(err)
+	}
+	var exit *exec.ExitError
+	if err := piped.Wait(); !errors.As(err, &exit) || exit.ExitCode() != survived {
+		t.Errorf("the process ended with %v, want exit code %d", err, survived)
+	}
+}
