@@ -70,7 +70,7 @@ func (f *doctorFlags) run(cmd *cobra.Command, _ []string) error {
 		return err
 	}
 	if n := report.CountFindings(doctor.Problem); n > 0 {
-		return &exitError{exitProblems, fmt.Errorf("%d problems", n)}
+		return &exitError{exitProblems, fmt.Errorf("problems: %d", n)}
 	}
 	return nil
 }

@@ -23,7 +23,7 @@ import (
 // tutorial is the page for new users. The tests read it first.
 const tutorial = "docs/tutorial.md"
 
-// doctor is the second page. Later pages remove more instances, and doctor would report them.
+// doctor and the README, which runs slipway doctor, follow. Later pages remove more instances, and doctor would report them.
 const doctor = "docs/doctor.md"
 
 // secondCluster lists the pages of the second cluster, with their order. The first cluster has all other pages.
@@ -34,7 +34,7 @@ var secondCluster = map[string]int{
 
 // before prepares the state that a page assumes.
 var before = map[string]func(*reader){
-	readme:                         func(r *reader) { r.madeUp(); r.node() },
+	readme:                         (*reader).madeUp,
 	tutorial:                       (*reader).madeUp,
 	"docs/aks-spot.md":             (*reader).madeUp,
 	"docs/aks-maintenance.md":      (*reader).madeUp,

@@ -140,7 +140,7 @@ func TestCommandsPrintWhatPagesShow(t *testing.T) {
 // shows a new cluster. In the second, the pages that install Slipway come last, because they remove the testbed's
 // installation.
 func clusters(all map[string][]step) map[string][]string {
-	ranks := map[string]int{tutorial: -2, doctor: -1}
+	ranks := map[string]int{tutorial: -2, readme: -1, doctor: -1}
 	divided := map[string][]string{}
 	for name := range all {
 		cluster := "first"
