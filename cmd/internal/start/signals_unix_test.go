@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"syscall"
 	"testing"
 	"time"
@@ -84,6 +85,10 @@ func TestClosedOutputAndHangupEndContext(t *testing.T) {
 		}
 		return
 	}
+	// If the tests run under nohup, they ignore SIGHUP. The process inherits this, unless a channel receives the signal.
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
 	piped := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
 	piped.Env = append(os.Environ(), "SLIPWAY_TEST_PIPED=yes")
 	out, err := piped.StdoutPipe()
