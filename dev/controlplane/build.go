@@ -42,7 +42,9 @@ const newestVersion = "1.37"
 const oldestAgentVersion = "1.30"
 
 // Versions returns the supported Kubernetes minor versions, oldest first.
-func Versions() []string { return []string{oldestAgentVersion, "1.33", "1.34", "1.35", "1.36", newestVersion} }
+func Versions() []string {
+	return []string{oldestAgentVersion, "1.33", "1.34", "1.35", "1.36", newestVersion}
+}
 
 // ResolveVersion returns the given version. If it is empty, ResolveVersion returns the version from the environment
 // variable, or else the newest version. It returns an error for a version that is not in Versions.

@@ -327,8 +327,8 @@ func TestInvalidOptionsAreRefused(t *testing.T) {
 	t.Parallel()
 	for name, o := range map[string]controlplane.Options{
 		`"1.20", it must be one of 1.30, 1.33, 1.34, 1.35, 1.36, 1.37`: {Version: "1.20"},
-		`"kube-proxy", known are`:                                {Flags: map[string][]string{"kube-proxy": nil}},
-		`period -1s, it must be positive`:                        {NodeMonitorGracePeriod: -time.Second},
+		`"kube-proxy", known are`:                                      {Flags: map[string][]string{"kube-proxy": nil}},
+		`period -1s, it must be positive`:                              {NodeMonitorGracePeriod: -time.Second},
 	} {
 		_, err := controlplane.Start(t.Context(), o)
 		if err == nil || !strings.Contains(err.Error(), name) {

@@ -264,8 +264,8 @@ func TestNotesDescribeInstalledParts(t *testing.T) {
 		withManager:                      {": agents, 2 managers.", agents, managers, groups, "UnknownCloud", "placement.managedNodes is empty"},
 		withManager + "crds: {by: none}": {managers, missing, groups, agents},
 		"manager: {enabled: true, nodeGroups: {a: {nodeSelector: {matchLabels: {a: a}}, cloud: {provider: azure, group: a}}}}": {managers, groups, agents, inFile},
-		"crds: {by: chart}\ncloudpool: {enabled: true, nodeGroups: [a], tls: {secretName: a}}": {"agents, 2 cloudpool servers.", agents, noManager},
-		"agent: {enabled: false}\n" + cloudpoolValues + "}": {": 2 managers, 2 cloudpool servers.", managers, groups, "get deployment slipway-cloudpool"},
+		"crds: {by: chart}\ncloudpool: {enabled: true, nodeGroups: [a], tls: {secretName: a}}":                                 {"agents, 2 cloudpool servers.", agents, noManager},
+		"agent: {enabled: false}\n" + cloudpoolValues + "}":                                                                    {": 2 managers, 2 cloudpool servers.", managers, groups, "get deployment slipway-cloudpool"},
 	} {
 		files, err := templates(t, load(t, slipwayChart), release(slipwayChart, namespace), values(t, registry+text))
 		if err != nil {
