@@ -15,6 +15,7 @@ import (
 
 	"github.com/slipway-dev/slipway/cmd/internal/start"
 	"github.com/slipway-dev/slipway/internal/doctor"
+	"github.com/slipway-dev/slipway/internal/observe"
 )
 
 // versionTimeout limits each request of slipway version, unless --request-timeout is set.
@@ -141,7 +142,7 @@ func (v *versions) printTable(w io.Writer, _ bool) error {
 		fmt.Fprintf(t, "Kubernetes\t%s\n", v.Kubernetes)
 	}
 	for _, p := range v.Parts {
-		fmt.Fprintf(t, "%s\t%s (%s)\n", p.Part, p.Version, formatCount(p.Pods, "pod"))
+		fmt.Fprintf(t, "%s\t%s (%s)\n", p.Part, p.Version, observe.FormatCount(p.Pods, "pod"))
 	}
 	switch {
 	case v.PartsUnknown != "":
@@ -150,11 +151,4 @@ func (v *versions) printTable(w io.Writer, _ bool) error {
 		fmt.Fprintln(t, "Slipway's pods\tnone")
 	}
 	return t.Flush()
-}
-
-func formatCount(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }

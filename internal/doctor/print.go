@@ -5,6 +5,8 @@ import (
 	"io"
 	"slices"
 	"strings"
+
+	"github.com/slipway-dev/slipway/internal/observe"
 )
 
 // maxObjects is how many objects of one finding are printed by default.
@@ -33,8 +35,8 @@ func (r *Report) Print(w io.Writer, showAllObjects bool) error {
 		p.printLine("  %s (%s)", u.Rule, u.Reason)
 	}
 	p.printLine("")
-	p.printLine("%s, %s, %s; %d of %d rules checked", formatCount(r.CountFindings(Problem), "problem"), formatCount(r.CountFindings(Warning), "warning"),
-		formatCount(r.CountFindings(Note), "note"), len(ListRules())-len(r.Unchecked), len(ListRules()))
+	p.printLine("%s, %s, %s; %d of %d rules checked", observe.FormatCount(r.CountFindings(Problem), "problem"), observe.FormatCount(r.CountFindings(Warning), "warning"),
+		observe.FormatCount(r.CountFindings(Note), "note"), len(ListRules())-len(r.Unchecked), len(ListRules()))
 	return p.err
 }
 
@@ -116,13 +118,6 @@ func groupFindings(all []Finding) []block {
 		}
 	}
 	return blocks
-}
-
-func formatCount(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // toSentence returns a text with a capital letter at its beginning and a full stop at its end. It does not change a

@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"fmt"
 	"strings"
 	"unicode/utf8"
 )
@@ -31,4 +32,12 @@ func ClipBytes(text string, most int) string {
 		return text
 	}
 	return strings.ToValidUTF8(text[:max(most-len(ellipsis), 0)], "") + ellipsis
+}
+
+// FormatCount returns a number with its noun, such as 1 pod or 3 pods. The plural of the noun must end in s.
+func FormatCount(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
 }

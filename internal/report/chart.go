@@ -7,6 +7,7 @@ import (
 
 	"github.com/slipway-dev/slipway/internal/drain"
 	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
+	"github.com/slipway-dev/slipway/internal/observe"
 )
 
 // axis is the time axis of a chart.
@@ -266,7 +267,7 @@ func describeWaits(all []interval) string {
 	for _, w := range all {
 		text := describeObstacle(w.delay.Reason, w.delay.PDB) + ", " + formatDuration(w.end.Sub(w.start))
 		if w.delay.Count > 0 {
-			text += ", refused " + plural(w.delay.Count, "time")
+			text += ", refused " + observe.FormatCount(w.delay.Count, "time")
 		}
 		parts = append(parts, text)
 	}

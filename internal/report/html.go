@@ -14,6 +14,7 @@ import (
 
 	"github.com/slipway-dev/slipway/internal/drain"
 	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
+	"github.com/slipway-dev/slipway/internal/observe"
 )
 
 // maxPageBytes keeps a page usable. Few pages are larger at first.
@@ -45,7 +46,7 @@ func newLimits(divisor int) limits {
 const minRowsPerDrain = 20
 
 // clean returns a text of the page, see cleanText.
-func (l limits) clean(s string) string { return clip(cleanText(s), l.text) }
+func (l limits) clean(s string) string { return observe.ClipBytes(cleanText(s), l.text) }
 
 //go:embed page.html.tmpl
 var pageTemplate string

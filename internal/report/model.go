@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/drain"
+	"github.com/slipway-dev/slipway/internal/observe"
 )
 
 // Report is the content of a page.
@@ -221,7 +222,7 @@ func defaultTitle(r *Report) string {
 	case len(nodes) == 1 && len(r.Drains) > 1:
 		return "Drains of node " + r.Drains[0].Node
 	case len(nodes) > 1:
-		return "Drains of " + plural(len(nodes), "node")
+		return "Drains of " + observe.FormatCount(len(nodes), "node")
 	}
 	return "Slipway report"
 }
@@ -244,7 +245,7 @@ func newDrain(d *drain.Report, fromLog bool) Drain {
 		}
 	}
 	if skewed > 0 {
-		out.Notes = append(out.Notes, plural(skewed, "pod")+" ended before the request for the removal. Clocks differ, or the times are of different requests.")
+		out.Notes = append(out.Notes, observe.FormatCount(skewed, "pod")+" ended before the request for the removal. Clocks differ, or the times are of different requests.")
 	}
 	out.PDBs = sumPDBs(d)
 	return out

@@ -9,6 +9,7 @@ import (
 
 	"github.com/slipway-dev/slipway/internal/drain"
 	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
+	"github.com/slipway-dev/slipway/internal/observe"
 )
 
 // podRow is one row of the chart and of the table: one pod, or several pods that went alike.
@@ -155,7 +156,7 @@ func (r *podRow) name() string {
 func (r *podRow) label() string {
 	switch {
 	case r.pod.Action == podrules.Skip:
-		return fmt.Sprintf("%s not evicted: %s", plural(len(r.pods), "pod"), r.pod.Decision.Rule)
+		return fmt.Sprintf("%s not evicted: %s", observe.FormatCount(len(r.pods), "pod"), r.pod.Decision.Rule)
 	case len(r.pods) == 1:
 		return r.pod.Namespace + "/" + r.pod.Name
 	}

@@ -12,12 +12,10 @@ import (
 // maxText is the length of the longest text on the page, in bytes. An Event has at most 1,024.
 const maxText = 1024
 
-func clip(s string, most int) string { return observe.ClipBytes(s, most) }
-
 // cleanText returns a text from the cluster as one line without invisible characters. Control characters and characters
 // that reverse the direction of text would show another text than the input has.
 func cleanText(s string) string {
-	s = clip(s, maxText)
+	s = observe.ClipBytes(s, maxText)
 	if strings.IndexFunc(s, isHidden) < 0 {
 		return s
 	}
@@ -67,14 +65,6 @@ func joinUnits(n int64, unit string, rest int64, small string) string {
 		return fmt.Sprintf("%d %s", n, unit)
 	}
 	return fmt.Sprintf("%d %s %d %s", n, unit, rest, small)
-}
-
-// plural returns a number with a noun, such as 1 pod or 3 pods.
-func plural(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 // toDuration returns a number of seconds as a duration. It limits the number, because an input may have any.

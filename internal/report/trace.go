@@ -9,6 +9,7 @@ import (
 
 	"github.com/slipway-dev/slipway/internal/drain"
 	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
+	"github.com/slipway-dev/slipway/internal/observe"
 )
 
 // TraceEntry is one decision, or one thing that happened.
@@ -86,9 +87,9 @@ func (v *value) summary() string {
 			parts = append(parts, name+": "+field.summary())
 		}
 		slices.Sort(parts)
-		return clip(strings.Join(parts, ", "), most)
+		return observe.ClipBytes(strings.Join(parts, ", "), most)
 	}
-	return clip(v.text, most)
+	return observe.ClipBytes(v.text, most)
 }
 
 // traceDrain returns the decisions that a drain report shows.
@@ -118,7 +119,7 @@ func traceDrain(d Drain) []TraceEntry {
 		}
 	}
 	if forced > maxTracedForced {
-		add(d.EndedAt, true, "", "and %s", plural(forced-maxTracedForced, "more forced deletion"))
+		add(d.EndedAt, true, "", "and %s", observe.FormatCount(forced-maxTracedForced, "more forced deletion"))
 	}
 	if !d.EndedAt.IsZero() {
 		add(d.EndedAt, d.Outcome != drain.Drained, d.Summary(), "drain ended: %s", cmp.Or(string(d.Outcome), "outcome unknown"))
@@ -147,7 +148,7 @@ func traceDecisions(d Drain, add func(at time.Time, warning bool, why, what stri
 		if detail := first[key].Decision.Detail; detail != "" {
 			why += ": " + first[key].Namespace + "/" + first[key].Name + " " + detail
 		}
-		add(d.StartedAt, key.action == podrules.RefuseDrain, why, "%s: %s", plural(count[key], "pod"), describeAction(key.action))
+		add(d.StartedAt, key.action == podrules.RefuseDrain, why, "%s: %s", observe.FormatCount(count[key], "pod"), describeAction(key.action))
 	}
 }
 
@@ -192,7 +193,7 @@ func traceWaits(d Drain, add func(at time.Time, warning bool, why, what string, 
 	}
 	for key, w := range all {
 		what := describeObstacle(key.reason, key.pdb)
-		add(w.since, isPDB(drain.Delay{Reason: key.reason}), w.detail, "%s waited: %s", plural(w.pods, "pod"), what)
+		add(w.since, isPDB(drain.Delay{Reason: key.reason}), w.detail, "%s waited: %s", observe.FormatCount(w.pods, "pod"), what)
 	}
 }
 

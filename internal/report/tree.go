@@ -9,6 +9,8 @@ import (
 	"math"
 	"strconv"
 	"time"
+
+	"github.com/slipway-dev/slipway/internal/observe"
 )
 
 // maxDepth limits the nesting of an input. Logs and Kubernetes objects need about ten levels.
@@ -207,7 +209,7 @@ func (v *value) refuse(want string) {
 	case array:
 		is = "a list"
 	case text:
-		is = strconv.Quote(clip(v.text, maxQuoted))
+		is = strconv.Quote(observe.ClipBytes(v.text, maxQuoted))
 	case number, boolean:
 		is = v.text
 	}

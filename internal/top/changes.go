@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/slipway-dev/slipway/internal/observe"
 	"github.com/slipway-dev/slipway/internal/screen"
 )
 
@@ -92,9 +93,9 @@ func (g Group) formatSize() string {
 		}
 	}
 	if g.MaxSize != nil {
-		return fmt.Sprintf("%s (%d to %d)", formatCount(n, "node"), g.MinSize, *g.MaxSize)
+		return fmt.Sprintf("%s (%d to %d)", observe.FormatCount(n, "node"), g.MinSize, *g.MaxSize)
 	}
-	return fmt.Sprintf("%s (%d or more)", formatCount(n, "node"), g.MinSize)
+	return fmt.Sprintf("%s (%d or more)", observe.FormatCount(n, "node"), g.MinSize)
 }
 
 func (g Group) formatAllowedChanges() string {
@@ -103,13 +104,6 @@ func (g Group) formatAllowedChanges() string {
 		text += fmt.Sprintf(", scaling up by %d", g.Provisioning)
 	}
 	return text
-}
-
-func formatCount(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // FormatChange returns a change with a timestamp before it.

@@ -16,6 +16,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/nodegroup"
 	"github.com/slipway-dev/slipway/internal/notice"
 	"github.com/slipway-dev/slipway/internal/notice/report"
+	"github.com/slipway-dev/slipway/internal/observe"
 	"github.com/slipway-dev/slipway/internal/provisioning/plan"
 	"github.com/slipway-dev/slipway/internal/retirement"
 	"github.com/slipway-dev/slipway/internal/retirement/disruptionbudget"
@@ -177,7 +178,7 @@ func (b *builder) describeNotice(n *corev1.Node, of Notice) Activity {
 	case summary != "":
 		d.Severity, d.Text, d.Detail = Trouble, formatBlockedDrain(summary), "for "+of.Type
 	case known:
-		d.Detail = formatCount(load.Pods, "pod") + " on it"
+		d.Detail = observe.FormatCount(load.Pods, "pod") + " on it"
 	}
 	if of.Phase == "not-drained" {
 		d.Severity = Trouble

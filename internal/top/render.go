@@ -9,6 +9,7 @@ import (
 	"charm.land/lipgloss/v2"
 	"github.com/charmbracelet/x/ansi"
 
+	"github.com/slipway-dev/slipway/internal/observe"
 	"github.com/slipway-dev/slipway/internal/screen"
 )
 
@@ -137,8 +138,8 @@ func (on Screen) renderTitle(s State) string {
 	if on.Filter != "" {
 		filter = "filter " + screen.ToOneLine(on.Filter) + "  "
 	}
-	left := fmt.Sprintf("slipway top  %s%s  %s, %d retiring, %s", filter, screen.ToOneLine(on.Title), formatCount(nodes, "node"), leaving,
-		formatCount(len(s.Notices), "notice"))
+	left := fmt.Sprintf("slipway top  %s%s  %s, %d retiring, %s", filter, screen.ToOneLine(on.Title), observe.FormatCount(nodes, "node"), leaving,
+		observe.FormatCount(len(s.Notices), "notice"))
 	now := on.Now.UTC().Format("15:04:05Z")
 	if spark := on.renderEvictions(s, on.Width-ansi.StringWidth(left)-len(now)-4); spark != "" {
 		left = screen.PadRight(left, on.Width-len(now)-ansi.StringWidth(spark)-3) + spark + " "
@@ -206,7 +207,7 @@ func (on Screen) renderBody(s State, columns columns) (lines []string, selected 
 
 func (on Screen) renderGroup(g Group) string {
 	if g.Name == "" {
-		return bold.Render(on.fitLine("without NodeGroup: " + formatCount(len(g.allNodes()), "node")))
+		return bold.Render(on.fitLine("without NodeGroup: " + observe.FormatCount(len(g.allNodes()), "node")))
 	}
 	return bold.Render(on.fitLine(fmt.Sprintf("%s: %s, %s  %s", g.Name, g.formatSize(), g.formatAllowedChanges(), g.Cloud)))
 }

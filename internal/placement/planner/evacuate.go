@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/slipway-dev/slipway/internal/observe"
 	"github.com/slipway-dev/slipway/internal/placement"
 	"github.com/slipway-dev/slipway/internal/placement/filter"
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
@@ -354,7 +355,7 @@ func (p *planRun) listPDBRefusals(evicted []*filter.Pod) []Refusal {
 func newPDBRefusal(b *snapshot.PDB, needed, allowed int32) Refusal {
 	return Refusal{
 		Rule:    "disruption-budget",
-		Message: fmt.Sprintf("disruption budget %s allows %s, %d needed", b.Key, formatCount(int(max(allowed, 0)), "disruption"), needed),
+		Message: fmt.Sprintf("disruption budget %s allows %s, %d needed", b.Key, observe.FormatCount(int(max(allowed, 0)), "disruption"), needed),
 		Remedy:  "wait until more of its pods are healthy, or raise the budget",
 	}
 }

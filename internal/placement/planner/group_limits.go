@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/slipway-dev/slipway/internal/observe"
 	"github.com/slipway-dev/slipway/internal/placement/filter"
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
@@ -53,14 +54,14 @@ func (l *removalLimits) listRefusals(n *filter.Node) []Refusal {
 		if g.remaining-1 < g.MinSize {
 			list = append(list, Refusal{
 				Rule:    "group-minimum",
-				Message: fmt.Sprintf("group %s has %s left and a minimum of %d", g.Name, formatCount(g.remaining, "node"), g.MinSize),
+				Message: fmt.Sprintf("group %s has %s left and a minimum of %d", g.Name, observe.FormatCount(g.remaining, "node"), g.MinSize),
 				Remedy:  "lower the group's minimum",
 			})
 		}
 		if zone := zoneOf(n); g.zones[zone]-1 < g.MinPerZone {
 			list = append(list, Refusal{
 				Rule: "zone-minimum",
-				Message: fmt.Sprintf("group %s has %s left in zone %q and a minimum of %d", g.Name, formatCount(g.zones[zone], "node"),
+				Message: fmt.Sprintf("group %s has %s left in zone %q and a minimum of %d", g.Name, observe.FormatCount(g.zones[zone], "node"),
 					zone, g.MinPerZone),
 				Remedy: "lower the minimum per zone",
 			})
@@ -68,7 +69,7 @@ func (l *removalLimits) listRefusals(n *filter.Node) []Refusal {
 		if serves, _ := n.Availability(); g.MaxUnavailable != nil && serves && g.unavailable+1 > *g.MaxUnavailable {
 			list = append(list, Refusal{
 				Rule: "group-budget",
-				Message: fmt.Sprintf("group %s has %s unavailable and allows %d", g.Name, formatCount(g.unavailable, "node"),
+				Message: fmt.Sprintf("group %s has %s unavailable and allows %d", g.Name, observe.FormatCount(g.unavailable, "node"),
 					*g.MaxUnavailable),
 				Remedy: "wait until the unavailable nodes are ready or deleted",
 			})

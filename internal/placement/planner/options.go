@@ -1,7 +1,6 @@
 package planner
 
 import (
-	"fmt"
 	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
@@ -66,11 +65,4 @@ func (r Refusal) String() string {
 		text += ": " + r.Nodes.String()
 	}
 	return text
-}
-
-func formatCount(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }
