@@ -17,6 +17,7 @@ import (
 
 	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/surge"
 )
 
 // API lists the requests of a drain to the API server. *kubeapi.Client implements it. An implementation must be safe
@@ -33,6 +34,18 @@ type API interface {
 	// WatchPodDisruptionBudgets returns only when ctx ends. It is called once for each namespace with pods to evict, and again
 	// after the permission was missing.
 	WatchPodDisruptionBudgets(ctx context.Context, namespace string, h kubeapi.Handler[kubeapi.PodDisruptionBudget]) error
+}
+
+// Surger decides which pods get a successor before they leave, and carries that out. *surge.Surger implements it. Its
+// methods must be safe for concurrent use.
+type Surger interface {
+	// Decide reads the pod's owner and says whether the pod gets a successor first. It changes nothing. pdbs are the
+	// PodDisruptionBudgets that select the pod; known is false if they were not read. until is as in surge.Request. An
+	// error means that the owner could not be read; the drain goes on without surging, and says so.
+	Decide(ctx context.Context, pod kubeapi.Pod, pdbs []*kubeapi.PodDisruptionBudget, known bool, until time.Time) (surge.Decision, error)
+	// Run carries out one surge. It returns when the pod is terminating or gone, when the surge failed, or when ctx ends.
+	// In each case it has restored the owner's size before, for at most 15 s after the end of ctx.
+	Run(ctx context.Context, r surge.Request) surge.Result
 }
 
 // TimeLimits sets the time limits of a drain. A caller may change them while the drain runs, for example when a notice
@@ -94,6 +107,9 @@ type Options struct {
 	// WasDrained says that an earlier drain already drained the node. OnPodArrived is then also called for a pod that is
 	// on the node at the start.
 	WasDrained bool
+	// Surger, if set, starts successors of pods whose eviction would leave their owner without a ready pod, or that their
+	// PDB never allows.
+	Surger Surger
 	// Volumes, if set, makes the drain wait until the volumes of the drained pods are detached.
 	Volumes VolumeAPI
 	Logger  *slog.Logger

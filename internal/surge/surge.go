@@ -1,0 +1,112 @@
+// Package surge starts the successor of a pod before the pod leaves its node. It raises the size of the pod's owner by
+// one, waits until the successor is Ready and receives traffic, and lowers the size again so that exactly the leaving
+// pod goes. It follows https://github.com/kubernetes/kubernetes/issues/66811.
+//
+// Each raise is recorded before it is made (record.go). So after a crash another process takes it back.
+package surge
+
+import (
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+)
+
+// Mode says which pods may surge. The annotation [Annotation] of a pod or its owner overrides it in both directions.
+type Mode string
+
+const (
+	// Off is the default: only pods with the annotation "true" surge.
+	Off Mode = "off"
+	// On lets every pod surge that can, except for those with the annotation "false".
+	On Mode = "on"
+)
+
+// Annotation is set on a pod or its owner, "true" or "false". The pod's annotation has priority.
+const Annotation = "slipway.dev/surge"
+
+// Verdict is the result of a [Decision].
+type Verdict string
+
+const (
+	// NotNeeded: the pod can be evicted without a successor, or surging was not asked for.
+	NotNeeded Verdict = "not-needed"
+	// Needed: the pod gets a successor first.
+	Needed Verdict = "needed"
+	// Refused: the pod needs a successor, but cannot get one. The drain goes on as without surging.
+	Refused Verdict = "refused"
+)
+
+// Owner is the object whose size is raised: the pod's Deployment, ReplicaSet or Rollout. If a HorizontalPodAutoscaler
+// or ScaledObject sizes it, Scaler is that object, and its minimum is raised instead.
+type Owner struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Namespace  string `json:"namespace"`
+	Name       string `json:"name"`
+	UID        string `json:"uid"`
+	Scaler     string `json:"scaler,omitempty"` // Kind/name
+}
+
+// Decision says whether a pod gets a successor first, and why. The drain, its report, plan, why and a dry run print the
+// same data.
+type Decision struct {
+	Verdict Verdict `json:"verdict"`
+	// Reason is a fixed word for metrics and tests, and Detail one sentence for people.
+	Reason string `json:"reason"`
+	Detail string `json:"detail"`
+	Owner  Owner  `json:"owner,omitzero"`
+	// StartupSeconds is how long a pod of the owner takes from its creation to Ready, measured on its present pods. Zero
+	// is unknown.
+	StartupSeconds float64 `json:"startupSeconds,omitempty"`
+}
+
+// Step is the progress of one surge.
+type Step string
+
+const (
+	Raising          Step = "raising"
+	AwaitingReady    Step = "awaiting-ready"
+	AwaitingEndpoint Step = "awaiting-endpoint"
+	// Removing: the size was lowered again, and the ReplicaSet controller deletes the leaving pod.
+	Removing Step = "removing"
+	// Evictable: the successor is ready, but lowering the size might delete another pod. The caller has to evict the pod
+	// now. The size is lowered when the pod is terminating.
+	Evictable Step = "evictable"
+	Restoring Step = "restoring"
+)
+
+// Progress is the state of one surge at one moment.
+type Progress struct {
+	Step      Step      `json:"step"`
+	Since     time.Time `json:"since"`
+	Successor string    `json:"successor,omitempty"` // namespace/name
+	Detail    string    `json:"detail"`
+}
+
+// Request asks for the surge of one pod.
+type Request struct {
+	Pod      kubeapi.Pod
+	Node     string
+	Decision Decision // Verdict is Needed
+	// Until is when the surge has to be given up: the latest time to evict or delete the pod. Zero is no limit.
+	Until time.Time
+	// OnProgress, if set, is called after each change, from the goroutine of Run. It must not block.
+	OnProgress func(Progress)
+}
+
+// Result is how a surge ended. The owner's size was restored, or RestoreErr says why not yet.
+type Result struct {
+	// PodLeft is true if the pod is terminating or gone.
+	PodLeft bool `json:"podLeft"`
+	// Successor is the pod that took over, as namespace/name; empty if none became Ready.
+	Successor string `json:"successor,omitempty"`
+	// Reason and Detail say why the pod has not left; empty if it has.
+	Reason string `json:"reason,omitempty"`
+	Detail string `json:"detail,omitempty"`
+	// StartedAt, ReadyAt and EndedAt are zero if that did not happen.
+	StartedAt time.Time `json:"startedAt,omitzero"`
+	ReadyAt   time.Time `json:"readyAt,omitzero"`
+	EndedAt   time.Time `json:"endedAt,omitzero"`
+	// RestoreErr is set if the size could not be restored. The record stays, and another process restores it.
+	RestoreErr error `json:"-"`
+}
