@@ -124,7 +124,7 @@ func TestPodsPaneMovesNothingToRetiringNode(t *testing.T) {
 	if got := describe(); !strings.HasPrefix(got, "shop/web stays (no-room)") {
 		t.Errorf("while the only other node is retired: %s", got)
 	}
-	rt.Status.Phase = v1alpha1.RetirementAborted
+	rt.Status.Phase = v1alpha1.Aborted
 	w.markNodesBeingRemoved(nodes, []v1alpha1.NodeRetirement{rt})
 	if got := describe(); got != "shop/web would move to node-2" {
 		t.Errorf("after the retirement was aborted: %s", got)
