@@ -49,6 +49,7 @@ type cluster struct {
 	wanted       int32
 	wantedAbsent bool // the user's minimum is absent
 	leastReady   int  // the least number of ready pods that stay, so far
+	leastServing int  // the least number of ready endpoints, so far
 	created      int
 	lastScaling  time.Time
 	lastGitOps   time.Time
@@ -123,7 +124,7 @@ func newCluster(t *testing.T, size int32) *cluster {
 		}
 		p.Status.Conditions = []kubeapi.Condition{{Type: "Ready", Status: "True", LastTransitionTime: p.CreationTimestamp.Add(c.startup)}}
 	}
-	c.leastReady = int(size)
+	c.leastReady, c.leastServing = int(size), int(size)
 	c.updateStatus()
 	return c
 }
@@ -282,6 +283,7 @@ func (c *cluster) reconcilePods(now time.Time) {
 		}
 	}
 	c.leastReady = min(c.leastReady, c.countReady())
+	c.leastServing = min(c.leastServing, c.countServing(now))
 }
 
 func (c *cluster) terminate(p *kubeapi.Pod, now time.Time) {
@@ -294,6 +296,21 @@ func (c *cluster) terminate(p *kubeapi.Pod, now time.Time) {
 func (c *cluster) countReady() (n int) {
 	for _, p := range c.pods {
 		if _, ready := p.ReadyTime(); ready && p.DeletionTimestamp == nil {
+			n++
+		}
+	}
+	return n
+}
+
+// isServing reports whether the pod is a ready endpoint. The EndpointSlice controller is two seconds late.
+func isServing(p *kubeapi.Pod, now time.Time) bool {
+	since, ready := p.ReadyTime()
+	return ready && p.DeletionTimestamp == nil && now.Sub(since) >= 2*time.Second
+}
+
+func (c *cluster) countServing(now time.Time) (n int) {
+	for _, p := range c.pods {
+		if isServing(p, now) {
 			n++
 		}
 	}
@@ -718,8 +735,7 @@ func (l *client) ListEndpointSlices(ctx context.Context, _ string) (all []kubeap
 			Name: "web-x", Labels: map[string]string{"kubernetes.io/service-name": "web"},
 		}}
 		for _, p := range l.pods {
-			since, ready := p.ReadyTime()
-			ready = ready && p.DeletionTimestamp == nil && time.Since(since) > 2*time.Second // the controller is late
+			ready := isServing(p, time.Now())
 			e := kubeapi.Endpoint{TargetRef: &kubeapi.ObjectReference{Kind: "Pod", Name: p.Name, UID: p.UID}}
 			e.Conditions.Ready = &ready
 			slice.Endpoints = append(slice.Endpoints, e)

@@ -146,6 +146,7 @@ func TestSuccessorIsReadyBeforePodLeaves(t *testing.T) {
 				time.Sleep(time.Minute)
 				check.Is(t, "", c.findI11Violation())
 				check.Is(t, 1, c.leastReady)
+				check.Not(t, !c.noService && c.leastServing != 1, "for a time %d endpoints were ready", c.leastServing)
 				check.Is(t, 1, p.metrics.count("succeeded"))
 				check.Not(t, c.pod(leaving) != nil, "the pod is still there")
 				check.Not(t, c.pod("web-1-2") == nil, "another pod than the leaving one was deleted")
@@ -430,6 +431,25 @@ func TestI11UsersWishPrevailsInRandomInterleavings(t *testing.T) {
 	}
 	t.Logf("outcomes: %v", outcomes)
 	check.Not(t, outcomes[""] < 50, "only %d of 200 surges succeeded", outcomes[""])
+}
+
+func TestSurgeSurvivesOutageOfAPIServer(t *testing.T) {
+	simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+		p, other := c.newProcess(ctx, "n1/1"), c.newProcess(ctx, "n2/1")
+		began := time.Now()
+		outage := func(until time.Duration) func(int) fault {
+			return func(int) fault { return fault{fails: time.Since(began) > 5*time.Second && time.Since(began) < until} }
+		}
+		p.client.nextFault, other.client.nextFault = outage(30*time.Second), outage(35*time.Second)
+		var wait sync.WaitGroup
+		wait.Go(func() { other.RestoreExpired(other.ctx) })
+		_, result := p.surge(leaving, time.Time{}, nil)
+		check.Not(t, !result.PodLeft || result.RestoreErr != nil, "result %+v", result)
+		check.Is(t, "", c.findI11Violation())
+		check.Is(t, 1, c.leastReady)
+		other.client.kill()
+		wait.Wait()
+	})
 }
 
 func TestOwnerHasOneSurgeAtATime(t *testing.T) {
