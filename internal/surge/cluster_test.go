@@ -427,6 +427,18 @@ func (c *cluster) currentField() int32 {
 	return 0
 }
 
+// setReady makes a pod Ready, or not.
+func (c *cluster) setReady(name string, ready bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	status := "False"
+	if ready {
+		status = "True"
+	}
+	c.pods[name].Status.Conditions = []kubeapi.Condition{{Type: "Ready", Status: status, LastTransitionTime: time.Now()}}
+	c.notify(c.pods[name], false)
+}
+
 // leastCounts returns the least number of ready pods, and of ready endpoints, so far.
 func (c *cluster) leastCounts() (ready, serving int) {
 	c.mu.Lock()

@@ -205,17 +205,28 @@ func (x *surgeRun) surge(ctx, background context.Context, wait *sync.WaitGroup) 
 	}
 	uid := x.owners.replicaSet.UID
 	wait.Go(func() { x.pods.run(background, x.s.api, x.request.Pod.Namespace, selector, uid) })
-	successor, err := x.awaitSuccessor(ctx)
-	if err != nil {
-		return err
+	for {
+		successor, err := x.awaitSuccessor(ctx)
+		if err != nil {
+			return err
+		}
+		x.successor = successor
+		x.result.Successor, x.result.ReadyAt = successor.namespace+"/"+successor.name, time.Now()
+		if err = x.awaitEndpoints(ctx, successor); err == nil {
+			err = x.remove(ctx)
+		}
+		if !errors.Is(err, errSuccessorLost) {
+			return err
+		}
+		x.successor, x.result.Successor, x.result.ReadyAt = nil, "", time.Time{}
+		if x.lowered {
+			return refuse(ReasonNotReadyInTime, "the successor %s is no longer Ready", successor.name)
+		}
 	}
-	x.successor = successor
-	x.result.Successor, x.result.ReadyAt = successor.namespace+"/"+successor.name, time.Now()
-	if err := x.awaitEndpoints(ctx, successor); err != nil {
-		return err
-	}
-	return x.remove(ctx)
 }
+
+// errSuccessorLost: the successor is no longer Ready, before the pod has left.
+var errSuccessorLost = errors.New("the successor is no longer Ready")
 
 // raise sets the size to the raised value. After a request without a clear answer it reads the size before the next, so
 // that it never raises twice.
@@ -279,6 +290,9 @@ func (x *surgeRun) planAgain(ctx context.Context) error {
 func (x *surgeRun) newSizeChanged(z sizeState) error {
 	by := z.changedBy()
 	x.s.mu.Lock()
+	if len(x.s.reverted) >= maxLearned {
+		clear(x.s.reverted)
+	}
 	x.s.reverted[x.record.Owner.UID] = reversal{by: by, at: time.Now()}
 	x.s.mu.Unlock()
 	return refuse(ReasonSizeChanged, "%s set %s to %s during the surge", by, x.record.Target, formatSize(z.value))
@@ -356,8 +370,8 @@ func (x *surgeRun) awaitEndpoints(ctx context.Context, successor *podState) erro
 		if x.hasLeft(pods) {
 			return errPodLeft
 		}
-		if i := slices.IndexFunc(pods, func(p podState) bool { return p.uid == successor.uid }); i < 0 || !pods[i].isActive() {
-			return refuse(ReasonNotReadyInTime, "the successor %s is gone again", successor.name)
+		if !x.hasReadySuccessor(pods) {
+			return errSuccessorLost
 		}
 	}
 }
@@ -399,6 +413,9 @@ func (x *surgeRun) remove(ctx context.Context) error {
 		pods, known := x.pods.snapshot()
 		if known && x.hasLeft(pods) {
 			return errPodLeft
+		}
+		if known && !x.hasReadySuccessor(pods) {
+			return errSuccessorLost
 		}
 		now := time.Now()
 		next := now.Add(ownerInterval)
@@ -516,6 +533,11 @@ func (x *surgeRun) hasLeft(pods []podState) bool {
 	return x.left
 }
 
+func (x *surgeRun) hasReadySuccessor(pods []podState) bool {
+	i := slices.IndexFunc(pods, func(p podState) bool { return p.uid == x.successor.uid })
+	return i >= 0 && pods[i].isActive() && pods[i].ready
+}
+
 // await waits for a change of the pods, but not after next. It reads the owner when that is due. It returns an error if
 // the surge has to end.
 func (x *surgeRun) await(ctx context.Context, next time.Time) error {
@@ -626,6 +648,8 @@ func (x *surgeRun) describe(parent, limited context.Context, err error) (reason,
 		return ReasonBusy, "until the time was over, another surge of the owner was running, or too many others were"
 	case parent.Err() != nil:
 		return ReasonCancelled, "the drain ended or was cancelled"
+	case limited.Err() != nil && x.progress.Step == "":
+		return ReasonUntil, "the time was over before the surge started"
 	case limited.Err() != nil:
 		return ReasonUntil, fmt.Sprintf("the time was over after the step %q: %s", x.progress.Step, x.progress.Detail)
 	}

@@ -28,7 +28,7 @@ const (
 
 	defaultSchedulingWait = 10 * time.Second
 	defaultMaxConcurrent  = 32
-	// maxLearned limits how many start-up times are kept.
+	// maxLearned limits of how many owners start-up times and reversals are kept.
 	maxLearned = 4096
 )
 
