@@ -6,22 +6,44 @@
 package surge
 
 import (
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// Mode says which pods may surge. The annotation [Annotation] of a pod or its owner overrides it in both directions.
+// Mode says which pods may surge. The drain of a node has one mode.
 type Mode string
 
 const (
-	// Off is the default: only pods with the annotation "true" surge.
+	// Off is the default: no pod surges, whatever its annotations say. The empty Mode means the same.
 	Off Mode = "off"
+	// Annotated lets those pods surge that have the annotation "true", or whose owner has it.
+	Annotated Mode = "annotated"
 	// On lets every pod surge that can, except for those with the annotation "false".
 	On Mode = "on"
 )
 
-// Annotation is set on a pod or its owner, "true" or "false". The pod's annotation has priority.
+// Modes are the allowed values of a [Mode], in the order in which help texts name them.
+var Modes = []Mode{Off, Annotated, On}
+
+// ParseMode returns the mode with the given name. The empty name is [Off].
+func ParseMode(s string) (Mode, error) {
+	if s == "" {
+		return Off, nil
+	}
+	if m := Mode(s); slices.Contains(Modes, m) {
+		return m, nil
+	}
+	return Off, fmt.Errorf("%q is not a surge mode: use off, annotated or on", s)
+}
+
+// Enabled reports whether any pod may surge.
+func (m Mode) Enabled() bool { return m == Annotated || m == On }
+
+// Annotation is set on a pod or its owner, "true" or "false". The pod's annotation has priority. With [Off] it has no
+// effect.
 const Annotation = "slipway.dev/surge"
 
 // Verdict is the result of a [Decision].
