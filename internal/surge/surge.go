@@ -7,36 +7,35 @@ package surge
 
 import (
 	"fmt"
-	"slices"
+	"strings"
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// Mode says which pods may surge. The drain of a node has one mode.
+// Mode says which pods may surge. The drain of a node has one mode. The words are not off and on, because YAML reads
+// these as booleans.
 type Mode string
 
 const (
 	// Off is the default: no pod surges, whatever its annotations say. The empty Mode means the same.
-	Off Mode = "off"
+	Off Mode = "never"
 	// Annotated lets those pods surge that have the annotation "true", or whose owner has it.
 	Annotated Mode = "annotated"
 	// On lets every pod surge that can, except for those with the annotation "false".
-	On Mode = "on"
+	On Mode = "always"
 )
 
-// Modes are the allowed values of a [Mode], in the order in which help texts name them.
-var Modes = []Mode{Off, Annotated, On}
-
-// ParseMode returns the mode with the given name. The empty name is [Off].
+// ParseMode returns the mode with the given name, ignoring letter case: a NodeGroup has Never, Annotated and Always. The
+// empty name is [Off].
 func ParseMode(s string) (Mode, error) {
-	if s == "" {
+	switch m := Mode(strings.ToLower(s)); m {
+	case Off, Annotated, On:
+		return m, nil
+	case "":
 		return Off, nil
 	}
-	if m := Mode(s); slices.Contains(Modes, m) {
-		return m, nil
-	}
-	return Off, fmt.Errorf("%q is not a surge mode: use off, annotated or on", s)
+	return Off, fmt.Errorf("%q is not a surge mode: use never, annotated or always", s)
 }
 
 // Enabled reports whether any pod may surge.
