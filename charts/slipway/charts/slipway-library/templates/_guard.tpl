@@ -479,7 +479,7 @@ otherLease (a CEL expression: true for the names of the account's other Leases, 
 # The records of surges. Their names contain the UID of the owner, so RBAC cannot list the names. An admission policy limits them.
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
-  verbs: [get, list, watch, create, update, delete]
+  verbs: [get, list, create, update, delete]
 {{- end }}
 
 {{/* The admission policies that limit these permissions. Takes the same dict. */}}
@@ -605,6 +605,10 @@ spec:
     {{- end }}
     - name: cost
       expression: "'controller.kubernetes.io/pod-deletion-cost'"
+    {{- if .ownNode }}
+    - name: lowest
+      expression: "'-2147483648'"
+    {{- end }}
     - name: annotations
       expression: object.metadata.?annotations.orValue({})
     - name: oldAnnotations
@@ -617,9 +621,12 @@ spec:
   validations:
     {{- include "slipway.guard.boundToken" . | nindent 4 }}
     {{- if .ownNode }}
-    - expression: oldObject.spec.?nodeName.orValue('') == variables.node
+    # An agent that takes over the record of a crashed one removes the lowest cost from a pod of another node.
+    - expression: >-
+        oldObject.spec.?nodeName.orValue('') == variables.node
+        || variables.oldAnnotations[?variables.cost].orValue('') == variables.lowest && variables.annotations[?variables.cost].orValue('') != variables.lowest
       messageExpression: >-
-        'this token is of the Slipway agent on node ' + variables.node + ', and changes no pods elsewhere'
+        'this token is of the Slipway agent on node ' + variables.node + ', and sets no deletion cost of pods elsewhere'
       reason: Forbidden
     {{- end }}
     - expression: >-
