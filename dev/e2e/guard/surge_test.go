@@ -10,6 +10,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -213,29 +214,38 @@ func TestSurgeTokenLowersOnlyMinimumsItRaised(t *testing.T) {
 func TestSurgeTokenSetsOnlyThePodDeletionCost(t *testing.T) {
 	f := newFixture(t)
 	here, there := f.pod(own, "cost-here", withLabels(map[string]string{"example.com/team": "blue"})), f.pod(other, "cost-there", nil)
+	marked := f.pod(other, "cost-marked", func(p *corev1.Pod) {
+		p.Annotations = map[string]string{"controller.kubernetes.io/pod-deletion-cost": "-2147483648"}
+	})
 	path := func(name string) string { return "/api/v1/namespaces/guard/pods/" + name }
-	const lowest = `{"metadata":{"annotations":{"controller.kubernetes.io/pod-deletion-cost":"-2147483648"}}}`
+	const (
+		lowest  = `{"metadata":{"annotations":{"controller.kubernetes.io/pod-deletion-cost":"-2147483648"}}}`
+		removed = `{"metadata":{"annotations":{"controller.kubernetes.io/pod-deletion-cost":null}}}`
+	)
 	for part, client := range f.surgeTokens() {
 		client.await(t, map[string]attempt{"no annotation of a pod but": patch(path(here.Name), `{"metadata":{"annotations":{"example.com/note":"x"}}}`)})
 		elsewhere := ""
 		if part == "agent" {
-			elsewhere = "changes no pods elsewhere"
+			elsewhere = "sets no deletion cost of pods elsewhere"
 		}
 		for body, words := range map[string]string{
-			lowest: "",
-			`{"metadata":{"annotations":{"controller.kubernetes.io/pod-deletion-cost":null}}}`:                                     "",
-			`{"metadata":{"labels":{"example.com/team":"red"}}}`:                                                                   "nothing of a pod's metadata",
-			`{"metadata":{"labels":null}}`:                                                                                         "nothing of a pod's metadata",
-			`{"metadata":{"finalizers":["example.com/x"]}}`:                                                                        "nothing of a pod's metadata",
-			`{"metadata":{"ownerReferences":null}}`:                                                                                "",
+			lowest:  "",
+			removed: "",
+			`{"metadata":{"labels":{"example.com/team":"red"}}}`: "nothing of a pod's metadata",
+			`{"metadata":{"labels":null}}`:                       "nothing of a pod's metadata",
+			`{"metadata":{"finalizers":["example.com/x"]}}`:      "nothing of a pod's metadata",
+			`{"metadata":{"ownerReferences":null}}`:              "",
 			fmt.Sprintf(`{"spec":{"containers":[{"name":%q,"image":"registry.example.com/evil"}]}}`, here.Spec.Containers[0].Name): "nothing of a pod's spec",
-			`{"spec":{"activeDeadlineSeconds":1}}`:                                                                                 "nothing of a pod's spec",
+			`{"spec":{"activeDeadlineSeconds":1}}`: "nothing of a pod's spec",
 		} {
 			t.Run(part+": "+body, func(t *testing.T) {
 				client.expect(t, send(request{method: http.MethodPatch, path: path(here.Name), manager: surger, body: body, strategic: true}), words)
 			})
 		}
 		client.expect(t, patch(path(there.Name), lowest), elsewhere)
+		client.expect(t, patch(path(marked.Name), removed), "")
+		client.expect(t, patch(path(marked.Name), `{"metadata":{"annotations":{"controller.kubernetes.io/pod-deletion-cost":"5"}}}`), "")
+		client.expect(t, patch(path(marked.Name), `{"metadata":{"labels":{"example.com/team":"red"},"annotations":{"controller.kubernetes.io/pod-deletion-cost":null}}}`), "nothing of a pod's metadata")
 	}
 }
 
