@@ -13,7 +13,6 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/nodegroup/acceptance"
 	"github.com/slipway-dev/slipway/internal/placement"
-	"github.com/slipway-dev/slipway/internal/placement/live"
 	"github.com/slipway-dev/slipway/internal/placement/planner"
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 	"github.com/slipway-dev/slipway/internal/provisioning/launch"
@@ -23,8 +22,13 @@ import (
 // Checker says where one more pod could run.
 type Checker struct {
 	// Cluster returns the snapshot of the cluster, after it has all objects.
-	Cluster func(ctx context.Context) (*live.Cluster, error)
+	Cluster func(ctx context.Context) (Cluster, error)
 	Groups  GroupLister
+}
+
+// Cluster is a snapshot that is kept current. *live.Cluster implements it.
+type Cluster interface {
+	WithSnapshot(fn func(*snapshot.Snapshot) error) error
 }
 
 // GroupLister lists all NodeGroups.
