@@ -46,6 +46,7 @@ const (
 	ReasonCancelled       = "cancelled"         // the context has ended
 	ReasonRecordLost      = "record-lost"       // the record could not be renewed, or another process took it over
 	ReasonOtherPodRemoved = "other-pod-removed" // the pod was not removed after the size was lowered
+	ReasonNotEvicted      = "not-evicted"       // the caller did not evict the pod in time
 	ReasonRequestFailed   = "request-failed"    // the API server refused a request
 	ReasonNotNeeded       = "not-needed"        // another pod became ready before the surge started
 )
