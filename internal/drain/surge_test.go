@@ -460,6 +460,9 @@ func TestPodsOfOneOwnerSurgeInTurn(t *testing.T) {
 		s.addPods(3, "web-%d")
 		f := newFakeSurger(s)
 		f.decide = func(context.Context, decideCall) (surge.Decision, error) {
+			time.Sleep(50 * time.Millisecond) // so that all are decided before the first surge
+			f.mu.Lock()
+			defer f.mu.Unlock()
 			if len(f.runs) > 0 { // the first successor is ready
 				return verdict(surge.NotNeeded), nil
 			}
@@ -603,7 +606,8 @@ func TestWildSurgerLosesNoPod(t *testing.T) {
 			}
 			synctest.Test(t, func(t *testing.T) { broken = append(broken, w.runAndCheck(t.Context())...) })
 		}
-		if isCertain := w.forced && w.changeTermsAt == 0 && w.cancelAt == 0 && w.faultPercent == 0 && len(w.apiFailures) == 0; isCertain {
+		isUndisturbed := w.faultPercent+w.failingLists+w.listLag+len(w.apiFailures) == 0 && w.watchLifetime == 0 && w.watchLag < time.Second
+		if isUndisturbed && w.forced && w.limit >= 30*time.Second && w.changeTermsAt == 0 && w.cancelAt == 0 {
 			for pod, is := range removed[0] {
 				if is && !removed[seed][pod] {
 					broken = append(broken, fmt.Errorf("pod %s is lost with the Surger", pod))
