@@ -459,11 +459,8 @@ func TestPodsOfOneOwnerSurgeInTurn(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		s.addPods(3, "web-%d")
 		f := newFakeSurger(s)
-		f.decide = func(context.Context, decideCall) (surge.Decision, error) {
-			time.Sleep(50 * time.Millisecond) // so that all are decided before the first surge
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			if len(f.runs) > 0 { // the first successor is ready
+		f.decide = func(_ context.Context, c decideCall) (surge.Decision, error) {
+			if c.n > 0 { // the first successor is ready
 				return verdict(surge.NotNeeded), nil
 			}
 			return needed(f.startup), nil
