@@ -349,6 +349,10 @@ func withLabel(labels map[string]string, key, value string) map[string]string {
 // reconcileReplicaSet creates the missing pods of a ReplicaSet, and deletes the pods that are too many in the order of the
 // real controller.
 func (c *Cluster) reconcileReplicaSet(k objectKey, rs *appsv1.ReplicaSet) {
+	if owner := metav1.GetControllerOf(rs); owner != nil && c.objects[objectKey{deployments, k.namespace, owner.Name}] == nil {
+		_, _ = c.deleteOrStartDeletion(k, metav1.DeleteOptions{})
+		return
+	}
 	var active []*corev1.Pod
 	ready := int32(0)
 	forEachObject(c, pods, func(_ objectKey, p *corev1.Pod) {
