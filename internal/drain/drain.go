@@ -152,6 +152,7 @@ func New(api API, o Options) *Drain {
 		conditions:          conditionWrites{semaphore: make(chan struct{}, o.MaxInFlight)},
 		inbox:               newInbox(),
 		limit:               newConcurrencyLimit(o.MaxInFlight),
+		surgingOwners:       map[string]bool{},
 		reportedDrained:     o.WasDrained,
 	}
 }

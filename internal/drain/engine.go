@@ -62,8 +62,13 @@ type Drain struct {
 	detachWait          *detachWait
 	// reportedDrained is true after OnDrained was called and no pod arrived since.
 	reportedDrained bool
-	// background counts the goroutines of the watch and the requests.
-	background sync.WaitGroup
+	// decidingSurges counts the surges that are being decided. surgingOwners has the controllers, by UID, of the pods with
+	// a surge that has not returned yet.
+	decidingSurges   int
+	surgingOwners    map[string]bool
+	restoreWaitUntil time.Time // until when a drained node waits for them; zero is not yet
+	// background counts the goroutines of the watch and the requests. surges counts those of the surges.
+	background, surges sync.WaitGroup
 }
 
 // SetTimeLimits changes the time limits. With less time, pods that are stopping get a shorter grace if theirs is longer
@@ -90,6 +95,7 @@ func (d *Drain) applyNewTimeLimits(now time.Time) {
 	d.policy = policyFor(d.options, d.terms)
 	for _, p := range d.pods {
 		d.decidePodAction(p, now)
+		d.reviewSurge(p)
 		if p.requesting { // its timeout was computed from the old terms
 			p.shortenRequest(now)
 		}
@@ -112,10 +118,13 @@ func (d *Drain) Run(ctx context.Context) (Report, error) {
 		outcome = d.redrainOnArrival(work)
 	}
 	d.ended = true
+	endedAt := time.Now()
 	stop()
 	d.background.Wait()
+	d.awaitRestores()
 	d.processInbox() // answers that arrived while the drain ended
 	report := d.newReport(outcome)
+	report.EndedAt = endedAt
 	return report, d.outcomeError(ctx, outcome, report)
 }
 
@@ -190,6 +199,7 @@ func (d *Drain) mergePodList(all []kubeapi.Pod, known []string, now time.Time) {
 	for _, uid := range known {
 		if p := d.pods[uid]; p != nil && !there[uid] {
 			p.markGone(now)
+			d.attributeToSurge(p, now)
 		}
 	}
 }
@@ -205,7 +215,9 @@ func (d *Drain) addOrUpdatePod(pod kubeapi.Pod, now time.Time) {
 		d.podsByName = slices.Insert(d.podsByName, i, p)
 	}
 	p.setPod(pod)
+	d.attributeToSurge(p, now)
 	d.decidePodAction(p, now)
+	d.reviewSurge(p)
 	d.pdbs.assignPDBBackoff(p)
 }
 
@@ -216,6 +228,7 @@ func (d *Drain) markPodGone(pod kubeapi.Pod, now time.Time) {
 	}
 	p.setPod(pod)
 	p.markGone(now)
+	d.attributeToSurge(p, now)
 	d.options.Logger.Debug("pod is gone", "pod", p.name(), "end", p.end)
 }
 
@@ -274,7 +287,7 @@ func (d *Drain) checkOutcome(now time.Time) (outcome Outcome, over bool) {
 	switch {
 	case d.listed && d.hasPod(func(p *podState) bool { return p.needsRemoval() && p.action == podrules.RefuseDrain }):
 		return RefusedByPolicy, true
-	case d.isEmpty() && d.finalList.done && d.isDetachWaitOver(now):
+	case d.isEmpty() && d.finalList.done && d.isDetachWaitOver(now) && d.areSurgesOver(now):
 		return Drained, true
 	case d.terms.HasDeadline() && !now.Before(d.terms.Deadline):
 		return DeadlinePassed, true
@@ -379,6 +392,7 @@ func (d *Drain) advanceRemovals(ctx context.Context, now time.Time) (next time.T
 	d.queueLengths, d.evictions.waitingNamespaces, d.deletions.waitingNamespaces = nil, nil, nil
 	next = earlierNonZero(next, d.startFinalListIfEmpty(ctx, now))
 	next = earlierNonZero(next, d.startVolumePollIfDue(ctx, now))
+	next = earlierNonZero(next, d.nextRestoreCheck())
 	open := d.waveStartTimes(now)
 	for _, p := range pods {
 		switch {
@@ -499,6 +513,9 @@ func (d *Drain) newProgress() Progress {
 			p.RemainingPods = append(p.RemainingPods, s.toBlockedPod(d.startedAt))
 		default:
 			p.Waiting++
+			if s.surge != nil && s.surge.phase == surgeRunning {
+				p.Surging++
+			}
 			p.RemainingPods = append(p.RemainingPods, s.toBlockedPod(d.startedAt))
 		}
 		p.Total++

@@ -54,6 +54,8 @@ type podState struct {
 	canDelete      bool // false once the API server denied the permission
 	graceShortened bool // its grace was cut to end at the deadline
 
+	surge *podSurge // nil: it was never considered
+
 	conditionWaitUntil time.Time // until when a deletion waits for the DisruptionTarget write; zero is not started
 	conditionAnswered  bool      // that write was answered
 }
@@ -209,7 +211,7 @@ func (p *podState) toReport() PodReport {
 		Namespace: p.pod.Namespace, Name: p.pod.Name, UID: p.pod.UID, Decision: p.decision, Action: p.action, Wave: p.wave,
 		Removal: p.removal, RemovalRequestedAt: p.removalAt, WantedGraceSeconds: int64(p.wantedGrace / time.Second),
 		GivenGraceSeconds: int64(p.givenGrace / time.Second), End: p.end, EndedAt: p.goneAt, Delays: slices.Clone(p.delays),
-		UnansweredRequest: p.unansweredRequest, FirstRequestedAt: p.firstSentAt, TerminatingSince: p.stoppingSince,
+		UnansweredRequest: p.unansweredRequest, FirstRequestedAt: p.firstSentAt, TerminatingSince: p.stoppingSince, Surge: p.toSurgeReport(),
 	}
 	if c := fromkubeapi.FindController(&p.pod); c != nil {
 		r.Owner = c.Kind + "/" + c.Name

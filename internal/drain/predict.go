@@ -35,6 +35,8 @@ type PodPrediction struct {
 	// WantedGraceSeconds is the grace of the pod or of the caller. GivenGraceSeconds is what the pod would get. Both in seconds.
 	WantedGraceSeconds int64 `json:"graceWantedSeconds"`
 	GivenGraceSeconds  int64 `json:"graceGivenSeconds"`
+	// Surge says whether the pod would get a successor first. It is nil if it needs none.
+	Surge *SurgeReport `json:"surge,omitempty"`
 	// Obstacle is what would block the pod now. Its Reason is empty if nothing would.
 	Obstacle BlockedPod `json:"obstacle,omitzero"`
 }
@@ -75,6 +77,7 @@ func Predict(ctx context.Context, api API, o Options, dryRun bool) (Prediction, 
 	f := Prediction{Node: o.Node, At: now}
 	f.Problems = d.readPDBsOfWaitingPods(ctx)
 	d.markBlockedByPDBs(now)
+	d.predictSurges(ctx)
 	if dryRun {
 		d.dryRunAndRecordObstacles(ctx, now)
 	}
@@ -92,6 +95,7 @@ func (d *Drain) predictPod(p *podState, now time.Time) PodPrediction {
 	f := PodPrediction{
 		Namespace: r.Namespace, Name: r.Name, UID: r.UID, Owner: r.Owner, Decision: r.Decision,
 		Action: r.Action, Wave: r.Wave, WantedGraceSeconds: r.WantedGraceSeconds, GivenGraceSeconds: r.GivenGraceSeconds, Obstacle: p.blocked,
+		Surge: r.Surge,
 	}
 	if p.isWaiting() {
 		f.Removal, f.GivenGraceSeconds = Evicted, int64(capGrace(p.wantedGrace, d.terms, now)/time.Second)

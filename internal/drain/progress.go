@@ -25,6 +25,8 @@ const (
 	ObstacleError ObstacleKind = "error"
 	// ObstacleEarlierWave: pods of lower priority are evicted first.
 	ObstacleEarlierWave ObstacleKind = "earlier-wave"
+	// ObstacleSurge: its successor is started first.
+	ObstacleSurge ObstacleKind = "surge"
 	// ObstacleStopping: the pod is terminating within its grace.
 	ObstacleStopping ObstacleKind = "stopping"
 	// ObstaclePolicy: the policy does not allow the eviction.
@@ -61,6 +63,8 @@ type Progress struct {
 	Gone     int
 	Stopping int
 	Waiting  int
+	// Surging counts the waiting pods with a surge that runs.
+	Surging int
 	// Skipped counts the pods that are skipped.
 	Skipped int
 	// RemainingPods lists every pod that is not gone and what it waits for, by namespace and name.

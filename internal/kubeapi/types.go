@@ -25,6 +25,7 @@ func (m *ObjectMeta) GetMeta() *ObjectMeta { return m }
 
 // OwnerReference holds the fields of metav1.OwnerReference.
 type OwnerReference struct {
+	APIVersion string `json:"apiVersion,omitempty"`
 	Kind       string `json:"kind"`
 	Name       string `json:"name"`
 	UID        string `json:"uid"`
@@ -176,11 +177,12 @@ type PersistentVolumeClaim struct {
 	ObjectMeta `json:"metadata"`
 
 	Spec struct {
-		VolumeName string `json:"volumeName,omitempty"`
+		VolumeName  string   `json:"volumeName,omitempty"`
+		AccessModes []string `json:"accessModes,omitempty"`
 	} `json:"spec"`
 }
 
-// ObjectReference holds the fields of corev1.ObjectReference that are written.
+// ObjectReference holds the fields of corev1.ObjectReference that are used.
 type ObjectReference struct {
 	APIVersion string `json:"apiVersion,omitempty"`
 	Kind       string `json:"kind,omitempty"`
