@@ -27,11 +27,14 @@ type Metrics struct {
 	drainSeconds                           *observe.Histogram
 	podEnds                                *observe.Vec[observe.Counter]
 	forcedPods, cutShortPods               *observe.Counter
+	surges, surgeRefusals                  *observe.Vec[observe.Counter]
+	surgeSeconds, surgesNotRestored        *observe.Counter
 }
 
 // obstacleLabels are the values of the label reason for pods that cannot be evicted.
 var obstacleLabels = []drain.ObstacleKind{
 	drain.ObstaclePDB, drain.ObstacleMultiplePDBs, drain.ObstacleAPIServerBusy, drain.ObstacleForbidden, drain.ObstacleWebhook, drain.ObstacleError, drain.ObstaclePolicy,
+	drain.ObstacleSurge,
 }
 
 // pollOK is the result label of a successful poll; the other labels are azure.Class values.
@@ -63,6 +66,11 @@ func NewMetrics(r *observe.Registry) *Metrics {
 		podEnds:      r.Counter("slipway_drain_pod_ends_total", "Pods that had to be removed, by how they ended.", "end"),
 		forcedPods:   r.Counter("slipway_drain_forced_pods_total", "Forced deletions: pods deleted without eviction, because a deadline left no more time.").With(),
 		cutShortPods: r.Counter("slipway_drain_shortened_grace_pods_total", "Pods killed with less than their grace period.").With(),
+
+		surges:            r.Counter("slipway_drain_surges_total", "Pods that needed a successor before they left, by outcome.", "outcome"),
+		surgeRefusals:     r.Counter("slipway_drain_surge_refusals_total", "Pods that needed a successor and got none, by reason.", "reason"),
+		surgeSeconds:      r.Counter("slipway_drain_surge_gained_seconds_total", "Time that pods kept running while their successors started, in seconds.").With(),
+		surgesNotRestored: r.Counter("slipway_drain_surges_not_restored_total", "Surges whose drain could not restore the size of the owner; another process does.").With(),
 	}
 	for _, t := range notice.Types() {
 		m.Ended.With(string(t))
@@ -79,6 +87,9 @@ func NewMetrics(r *observe.Registry) *Metrics {
 	}
 	for _, o := range drain.Outcomes() {
 		m.drains.With(string(o))
+	}
+	for _, o := range []drain.SurgeOutcome{drain.SurgeSucceeded, drain.SurgeFailed, drain.SurgeRefused} {
+		m.surges.With(string(o))
 	}
 	for _, e := range []drain.PodEnd{drain.Stopped, drain.Killed, drain.Vanished} {
 		m.podEnds.With(string(e))
@@ -133,6 +144,22 @@ func (m *Metrics) recordDrain(r drain.Report) {
 		if p.WasCutShort() {
 			m.cutShortPods.Inc()
 		}
+		m.recordSurge(p.Surge)
+	}
+}
+
+func (m *Metrics) recordSurge(r *drain.SurgeReport) {
+	outcome, reason := r.Outcome()
+	if outcome == "" {
+		return
+	}
+	m.surges.With(string(outcome)).Inc()
+	if outcome == drain.SurgeRefused {
+		m.surgeRefusals.With(reason).Inc()
+	}
+	m.surgeSeconds.Add(r.SecondsGained())
+	if r.IsNotRestored() {
+		m.surgesNotRestored.Inc()
 	}
 }
 

@@ -49,7 +49,7 @@ func assembleManager(ctx context.Context, c Config, in Process, clouds map[strin
 	if err != nil {
 		return nil, err
 	}
-	watches, err := startWatches(ctx, m)
+	watches, err := startWatches(ctx, m, in.Log)
 	if err != nil {
 		return nil, err
 	}
@@ -132,7 +132,7 @@ func (a *components) addProvisioningController(context.Context) error {
 		maxNodes = &c.MaxNodes
 	}
 	return a.Add(provisioning.New(provisioning.Options{
-		Client: a.GetClient(), Launches: a.launches, Informers: a.informers, Pods: a.pods, Kube: kube, Groups: a.groups, Clouds: a.clouds,
+		Client: a.GetClient(), Launches: a.launches, Informers: a.informers, Pods: a.pods, WatchCluster: a.cluster.watch, Kube: kube, Groups: a.groups, Clouds: a.clouds,
 		Events: a.GetEventRecorder("slipway"), LaunchRequests: a.launchRequests, Metrics: a.counters.autoscaler, Log: a.Log, Selector: c.parsedSelector, MaxNodes: maxNodes,
 		UnreadyLimit: plan.UnreadyLimit{Percent: c.MaxUnreadyPercentage, AtLeast: c.OKUnreadyCount}, Debounce: c.ScaleUpDebounce, Interval: c.ScalePollInterval, SettleTime: c.LaunchSettleTime,
 	}))

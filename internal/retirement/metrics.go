@@ -10,6 +10,7 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/drain"
 )
 
 // Metrics counts what retirements do. [StateCollector] reads the metrics of the current state at each scrape.
@@ -18,6 +19,9 @@ type Metrics struct {
 	phases   *prometheus.HistogramVec
 	results  *prometheus.CounterVec
 	requests *prometheus.CounterVec
+
+	surges, surgeRefusals           *prometheus.CounterVec
+	surgeSeconds, surgesNotRestored prometheus.Counter
 }
 
 // NewMetrics registers the metrics.
@@ -40,9 +44,25 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 			Name: "slipway_cloud_requests_total",
 			Help: "Calls of a cloud provider: ok, not-found, throttled, refused or error.",
 		}, []string{"provider", "call", "result"}),
+		surges: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "slipway_drain_surges_total",
+			Help: "Pods that needed a successor before they left, by outcome.",
+		}, []string{"outcome"}),
+		surgeRefusals: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "slipway_drain_surge_refusals_total",
+			Help: "Pods that needed a successor and got none, by reason.",
+		}, []string{"reason"}),
+		surgeSeconds: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "slipway_drain_surge_gained_seconds_total",
+			Help: "Time that pods kept running while their successors started, in seconds.",
+		}),
+		surgesNotRestored: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "slipway_drain_surges_not_restored_total",
+			Help: "Surges whose drain could not restore the size of the owner; another process does.",
+		}),
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.steps, m.phases, m.results, m.requests} {
+	for _, c := range []prometheus.Collector{m.steps, m.phases, m.results, m.requests, m.surges, m.surgeRefusals, m.surgeSeconds, m.surgesNotRestored} {
 		errs = append(errs, r.Register(c))
 	}
 	return m, errors.Join(errs...)
@@ -71,6 +91,24 @@ func (m *Metrics) recordPhase(rt *v1alpha1.NodeRetirement, recordPhase v1alpha1.
 
 func (m *Metrics) recordFinished(rt *v1alpha1.NodeRetirement, phase v1alpha1.Phase, code string) {
 	m.results.WithLabelValues(string(rt.Spec.Reason), string(phase), code).Inc()
+}
+
+// recordSurges counts the surges of a drain.
+func (m *Metrics) recordSurges(r drain.Report) {
+	for _, p := range r.Pods {
+		outcome, reason := p.Surge.Outcome()
+		if outcome == "" {
+			continue
+		}
+		m.surges.WithLabelValues(string(outcome)).Inc()
+		if outcome == drain.SurgeRefused {
+			m.surgeRefusals.WithLabelValues(reason).Inc()
+		}
+		m.surgeSeconds.Add(p.Surge.SecondsGained())
+		if p.Surge.IsNotRestored() {
+			m.surgesNotRestored.Inc()
+		}
+	}
 }
 
 // RecordCloudRequest counts a call of a cloud provider by its result.

@@ -6,7 +6,7 @@ const (
 	ReasonPDBNeverAllows = "pdb-never-allows"
 	// ReasonLastReady: no other ready pod of the owner remains on another node.
 	ReasonLastReady = "last-ready"
-	// ReasonOff: surging is off, and no annotation asks for it.
+	// ReasonOff: surging is off, or no annotation asks for it.
 	ReasonOff = "off"
 	// ReasonNotReady: the pod is not Ready, so that nothing is lost when it leaves.
 	ReasonNotReady = "not-ready"
