@@ -286,21 +286,23 @@ func (c *Cluster) countSelectedPods(namespace string, labelSelector *metav1.Labe
 // reconcileDeployment keeps one ReplicaSet of a Deployment's template at the size of the Deployment, and updates the
 // Deployment's status. It sets the ReplicaSets of earlier templates to 0 at once.
 func (c *Cluster) reconcileDeployment(k objectKey, d *appsv1.Deployment) {
-	current := c.newReplicaSet(d)
+	current, revisions := c.newReplicaSet(d), 0
 	found := false
 	forEachObject(c, replicaSets, func(key objectKey, rs *appsv1.ReplicaSet) {
 		if !metav1.IsControlledBy(rs, d) {
 			return
 		}
+		revisions++
 		size := int32(0)
 		if rs.Name == current.Name {
-			found, size = true, *d.Spec.Replicas
+			found, size, current = true, *d.Spec.Replicas, rs
 		}
 		if *rs.Spec.Replicas != size {
 			c.resize(key, rs, size)
 		}
 	})
 	if !found {
+		current.Annotations = map[string]string{revisionAnnotation: strconv.Itoa(revisions + 1)}
 		_, _ = c.insertObject(replicaSets, current)
 	}
 	all, healthy := c.countSelectedPods(k.namespace, d.Spec.Selector)
@@ -308,11 +310,16 @@ func (c *Cluster) reconcileDeployment(k objectKey, d *appsv1.Deployment) {
 		ObservedGeneration: d.Generation, Replicas: all, UpdatedReplicas: all, ReadyReplicas: healthy, AvailableReplicas: healthy,
 		UnavailableReplicas: max(0, *d.Spec.Replicas-healthy),
 	}
-	if !equality.Semantic.DeepEqual(d.Status, status) {
+	if revision := current.Annotations[revisionAnnotation]; d.Annotations[revisionAnnotation] != revision || !equality.Semantic.DeepEqual(d.Status, status) {
+		d.Annotations = maps.Clone(d.Annotations)
+		metav1.SetMetaDataAnnotation(&d.ObjectMeta, revisionAnnotation, revision)
 		d.Status = status
 		c.storeAndNotify(k, d)
 	}
 }
+
+// revisionAnnotation numbers the templates of a Deployment.
+const revisionAnnotation = "deployment.kubernetes.io/revision"
 
 // newReplicaSet returns the ReplicaSet of a Deployment's template. Its name depends only on the template.
 func (c *Cluster) newReplicaSet(d *appsv1.Deployment) *appsv1.ReplicaSet {
@@ -323,7 +330,6 @@ func (c *Cluster) newReplicaSet(d *appsv1.Deployment) *appsv1.ReplicaSet {
 	return &appsv1.ReplicaSet{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: d.Namespace, Name: d.Name + "-" + hash, Labels: template.Labels,
-			Annotations:     map[string]string{"deployment.kubernetes.io/revision": "1"},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: d.Name, UID: d.UID, Controller: &isController}},
 		},
 		Spec: appsv1.ReplicaSetSpec{Replicas: &replicas, Selector: selector, Template: template},

@@ -155,7 +155,7 @@ type target struct {
 func (b *surgeBench) measure(ctx context.Context, m measurement) (_ []result.Result, err error) {
 	t := &target{pool: controlplane.AKSPool{Name: m.pool}, ns: "surge-" + m.pool}
 	b.Azure.EnsureScaleSet(t.pool.ScaleSetName())
-	if err := b.AddNodes(ctx, t.pool.Nodes(home + 1)...); err != nil {
+	if err := b.AddNodes(ctx, t.pool.Nodes(home+1)...); err != nil {
 		return nil, err
 	}
 	if err := workload.Create(ctx, b.Client(), workload.NewNamespace(t.ns)); err != nil {

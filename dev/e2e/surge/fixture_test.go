@@ -67,7 +67,7 @@ func newFixtureOn(t testing.TB, bed *testbed.Testbed, name string) *fixture {
 	t.Helper()
 	f := &fixture{Testbed: bed, t: t, ctx: testbed.TestContext(t), pool: controlplane.AKSPool{Name: name}, ns: name}
 	f.Azure.EnsureScaleSet(f.pool.ScaleSetName())
-	f.check(f.AddNodes(f.ctx, f.pool.Nodes(home + 1)...))
+	f.check(f.AddNodes(f.ctx, f.pool.Nodes(home+1)...))
 	f.check(workload.Create(f.ctx, f.Client(), workload.NewNamespace(f.ns)))
 	return f
 }
@@ -209,4 +209,3 @@ func (f *fixture) awaitNoTraces(most time.Duration, want map[string]int32) {
 		f.t.Errorf("%v: %s, %v", err, strings.Join(traces, "; "), failed)
 	}
 }
-

@@ -11,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-
 	"github.com/slipway-dev/slipway/dev/azure"
 	"github.com/slipway-dev/slipway/dev/faultproxy"
 	"github.com/slipway-dev/slipway/dev/testbed"
@@ -186,4 +185,3 @@ func TestI11NextAgentRestoresSizes(t *testing.T) {
 		})
 	}
 }
-

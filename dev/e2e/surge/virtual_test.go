@@ -2,10 +2,12 @@ package surge_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/url"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,6 +22,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/notice/azure"
 	"github.com/slipway-dev/slipway/internal/observe"
+	"github.com/slipway-dev/slipway/internal/surge"
 )
 
 // inMemory returns a fixture in virtual time.
@@ -53,6 +56,9 @@ func (f *fixture) startInProcess(instance int, proxy *faultproxy.Proxy, flags ..
 	return a
 }
 
+// lives numbers the agents, as process IDs do.
+var lives atomic.Int64
+
 // runAgent runs the agent as its program does, from the configuration.
 func runAgent(ctx context.Context, c config.Agent, metadata, api http.RoundTripper, server *url.URL, log *slog.Logger) error {
 	kube, err := (kubeapi.Config{Server: server, Wrap: func(http.RoundTripper) http.RoundTripper { return api }}).NewClient("slipway-agent/test")
@@ -81,8 +87,18 @@ func runAgent(ctx context.Context, c config.Agent, metadata, api http.RoundTripp
 	if err != nil {
 		return err
 	}
+	mode, err := surge.ParseMode(c.Surge)
+	if err != nil {
+		return err
+	}
+	surger, err := surge.New(surge.Options{
+		API: kube, Namespace: c.Namespace, Identity: fmt.Sprintf("%s/%d", c.NodeName, lives.Add(1)), Mode: mode, Logger: log,
+	})
+	if err != nil {
+		return err
+	}
 	return agent.New(agent.Options{
-		Node: c.NodeName, ResourceName: resource, InstanceName: providerid.ScheduledEventName, API: kube, InitialNode: node, Sources: []agent.Source{source},
+		Surger: surger, Node: c.NodeName, ResourceName: resource, InstanceName: providerid.ScheduledEventName, API: kube, InitialNode: node, Sources: []agent.Source{source},
 		Approver: client, Policy: c.BuildNoticePolicy(), DeadlineMargin: c.DeadlineMargin, Taint: c.BuildTaint(), GracePeriodSeconds: &c.GracePeriod,
 		StopTimeout: c.StopGrace, Metrics: metrics, Heartbeat: observe.NewHeartbeat("agent", time.Hour), Log: log,
 	}).Run(ctx)
