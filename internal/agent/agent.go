@@ -220,7 +220,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if a.options.DrainSlots != nil {
 		group.Go(func() { a.reconcileOnDrainSlotChange(work) })
 	}
-	if a.options.Surger != nil && !a.options.DryRun {
+	if a.options.Surger != nil {
 		group.Go(func() { a.options.Surger.RestoreExpired(work) })
 	}
 	defer context.AfterFunc(ctx, func() { a.interruptAndEnqueue(work, func(context.Context) {}) })()

@@ -604,7 +604,8 @@ func TestWildSurgerLosesNoPod(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { broken = append(broken, w.runAndCheck(t.Context())...) })
 		}
 		isUndisturbed := w.faultPercent+w.failingLists+w.listLag+len(w.apiFailures) == 0 && w.watchLifetime == 0 && w.watchLag < time.Second
-		if isUndisturbed && w.forced && w.limit >= 30*time.Second && w.changeTermsAt == 0 && w.cancelAt == 0 {
+		asking := 2 * w.latency * time.Duration(2+len(removed[0])/w.inFlight) // as in checkAllRequested
+		if isUndisturbed && asking <= minRequestTimeout/2 && w.forced && w.limit >= 30*time.Second && w.changeTermsAt == 0 && w.cancelAt == 0 {
 			for pod, is := range removed[0] {
 				if is && !removed[seed][pod] {
 					broken = append(broken, fmt.Errorf("pod %s is lost with the Surger", pod))

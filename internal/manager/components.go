@@ -72,12 +72,20 @@ func assembleManager(ctx context.Context, c Config, in Process, clouds map[strin
 
 func (a *components) addRetirementController(ctx context.Context) error {
 	c := &a.config
+	surges, err := a.newSurges()
+	if err != nil {
+		return err
+	}
 	r := retirement.New(retirement.Options{
 		Client: a.GetClient(), LiveReader: a.GetAPIReader(), API: a.API, Groups: a.groups, Selector: c.parsedSelector, Clouds: a.clouds,
 		Events: a.GetEventRecorder("slipway"), Metrics: a.counters.retirement, Log: a.Log, TTL: c.RetirementTTL,
 		Intervals: retirement.Intervals{Poll: c.PollInterval, CloudPoll: c.CloudPollInterval, DeletionRetry: c.RetryInterval}, SystemLocalStorage: c.SystemLocalStorage,
+		NewSurger: surges.newSurger,
 	})
 	if err := r.Register(ctx, a); err != nil {
+		return err
+	}
+	if err := a.Add(surges); err != nil {
 		return err
 	}
 	return a.Add(&retirement.StaleCordonCleaner{Nodes: a.GetClient(), Retirements: a.GetAPIReader(), API: a.API, Interval: claimCleanupInterval, Log: a.Log})

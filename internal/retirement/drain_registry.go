@@ -112,7 +112,7 @@ func (d *drainRegistry) startDrain(ctx context.Context, rt *v1alpha1.NodeRetirem
 		defer run.cancel()
 		run.report, run.err = drain.Run(work, api, o)
 		run.endedAt = time.Now()
-		d.metrics.recordSurges(run.report)
+		d.metrics.recordDrain(run.report)
 		if o.Logger != nil {
 			run.report.Log(o.Logger)
 		}

@@ -20,8 +20,7 @@ type Metrics struct {
 	results  *prometheus.CounterVec
 	requests *prometheus.CounterVec
 
-	surges, surgeRefusals           *prometheus.CounterVec
-	surgeSeconds, surgesNotRestored prometheus.Counter
+	surges, surgeRefusals, surgeSeconds, surgesNotRestored, surgesRestored *prometheus.CounterVec
 }
 
 // NewMetrics registers the metrics.
@@ -45,24 +44,28 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 			Help: "Calls of a cloud provider: ok, not-found, throttled, refused or error.",
 		}, []string{"provider", "call", "result"}),
 		surges: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "slipway_drain_surges_total",
-			Help: "Pods that needed a successor before they left, by outcome.",
-		}, []string{"outcome"}),
+			Name: "slipway_surges_total",
+			Help: "Surges that ended, by result: succeeded, or why the pod has not left by the surge.",
+		}, []string{"result"}),
 		surgeRefusals: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "slipway_drain_surge_refusals_total",
-			Help: "Pods that needed a successor and got none, by reason.",
+			Name: "slipway_surge_refusals_total",
+			Help: "Refused surges, by reason. A pod that waits counts at each decision.",
 		}, []string{"reason"}),
-		surgeSeconds: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "slipway_drain_surge_gained_seconds_total",
+		surgeSeconds: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "slipway_surge_gained_seconds_total",
 			Help: "Time that pods kept running while their successors started, in seconds.",
-		}),
-		surgesNotRestored: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "slipway_drain_surges_not_restored_total",
-			Help: "Surges whose drain could not restore the size of the owner; another process does.",
-		}),
+		}, nil),
+		surgesNotRestored: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "slipway_surges_not_restored_total",
+			Help: "Surges whose drain could not restore the size of the owner. Another process does.",
+		}, nil),
+		surgesRestored: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "slipway_surges_restored_total",
+			Help: "Surges of ended processes whose size this process has restored.",
+		}, nil),
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.steps, m.phases, m.results, m.requests, m.surges, m.surgeRefusals, m.surgeSeconds, m.surgesNotRestored} {
+	for _, c := range []prometheus.Collector{m.steps, m.phases, m.results, m.requests, m.surges, m.surgeRefusals, m.surgeSeconds, m.surgesNotRestored, m.surgesRestored} {
 		errs = append(errs, r.Register(c))
 	}
 	return m, errors.Join(errs...)
@@ -93,20 +96,32 @@ func (m *Metrics) recordFinished(rt *v1alpha1.NodeRetirement, phase v1alpha1.Pha
 	m.results.WithLabelValues(string(rt.Spec.Reason), string(phase), code).Inc()
 }
 
-// recordSurges counts the surges of a drain.
-func (m *Metrics) recordSurges(r drain.Report) {
+// surgeSucceeded is the result label of a surge after which the pod left. The other labels are reasons of package surge.
+const surgeSucceeded = "succeeded"
+
+// SurgeStarted implements surge.Metrics.
+func (*Metrics) SurgeStarted() {}
+
+// SurgeSucceeded implements surge.Metrics.
+func (m *Metrics) SurgeSucceeded(gained time.Duration) {
+	m.surges.WithLabelValues(surgeSucceeded).Inc()
+	m.surgeSeconds.WithLabelValues().Add(gained.Seconds())
+}
+
+// SurgeFailed implements surge.Metrics.
+func (m *Metrics) SurgeFailed(reason string) { m.surges.WithLabelValues(reason).Inc() }
+
+// SurgeRefused implements surge.Metrics.
+func (m *Metrics) SurgeRefused(reason string) { m.surgeRefusals.WithLabelValues(reason).Inc() }
+
+// RecordRestored implements surge.Metrics.
+func (m *Metrics) RecordRestored() { m.surgesRestored.WithLabelValues().Inc() }
+
+// recordDrain counts the surges of a drain that have not restored a size.
+func (m *Metrics) recordDrain(r drain.Report) {
 	for _, p := range r.Pods {
-		outcome, reason := p.Surge.Outcome()
-		if outcome == "" {
-			continue
-		}
-		m.surges.WithLabelValues(string(outcome)).Inc()
-		if outcome == drain.SurgeRefused {
-			m.surgeRefusals.WithLabelValues(reason).Inc()
-		}
-		m.surgeSeconds.Add(p.Surge.SecondsGained())
-		if p.Surge.IsNotRestored() {
-			m.surgesNotRestored.Inc()
+		if p.Surge != nil && p.Surge.Result.RestoreErr != nil {
+			m.surgesNotRestored.WithLabelValues().Inc()
 		}
 	}
 }

@@ -66,7 +66,7 @@ type Options struct {
 	Metrics *Metrics
 	// NewSurger returns the Surger of a drain with a surge mode that is not Off. nil means that no pod surges.
 	NewSurger func(surge.Mode) drain.Surger
-	Log     *slog.Logger
+	Log       *slog.Logger
 	// TTL is how long the record of a finished retirement is kept, unless its spec sets that. 0 deletes it at once.
 	TTL       time.Duration
 	Intervals Intervals

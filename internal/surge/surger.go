@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -88,6 +89,10 @@ type Options struct {
 	Metrics       Metrics // may be nil
 	Logger        *slog.Logger
 }
+
+// NewIdentity returns an identity of this process. who is a node, or "manager". Two Surgers never have the same one, also after a
+// restart: each knows its own surges only.
+func NewIdentity(who string) string { return fmt.Sprintf("%s/%08x", who, rand.Uint32()) }
 
 // Surger starts the successors of pods that leave their node. Its methods may be called from any goroutine.
 type Surger struct {

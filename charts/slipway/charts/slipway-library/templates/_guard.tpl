@@ -436,7 +436,7 @@ spec:
 {{/*
 The additional permissions to start a pod's successor before the pod leaves. Takes further keys: who (for messages), ownNode (the token
 belongs to one node, and changes only the pods on it), holder (a CEL expression: the prefix of the holder of the account's records),
-otherLease (a CEL expression: true for the names of the account's other Leases, which another rule limits).
+recordLease (a CEL expression: false if the account writes a Lease that is no record, and another rule limits it).
 */}}
 {{- define "slipway.guard.surgeRules" -}}
 # To find a pod's owner and its other pods, and to read whether a rollout is running.
@@ -449,10 +449,10 @@ otherLease (a CEL expression: true for the names of the account's other Leases, 
 # To raise the owner's size by one, and to lower it again.
 - apiGroups: [apps]
   resources: [deployments/scale, replicasets/scale]
-  verbs: [get, update]
+  verbs: [update]
 - apiGroups: [argoproj.io]
   resources: [rollouts/scale]
-  verbs: [get, update]
+  verbs: [update]
 # To raise and restore the minimum instead, if a HorizontalPodAutoscaler or a ScaledObject sizes the owner.
 - apiGroups: [autoscaling]
   resources: [horizontalpodautoscalers]
@@ -512,7 +512,9 @@ spec:
     - name: oldReplicas
       expression: oldObject.spec.?replicas.orValue(0)
   validations:
-    {{- include "slipway.guard.boundToken" . | nindent 4 }}
+    {{- with include "slipway.guard.boundToken" . | trim }}
+    {{- . | nindent 4 }}
+    {{- end }}
     {{- include "slipway.guard.surgeManager" . | nindent 4 }}
     - expression: variables.replicas - variables.oldReplicas in [-1, 1]
       message: {{ .who }} changes a size by exactly one at a time (spec.replicas)
@@ -547,7 +549,7 @@ spec:
       expression: >-
         [variables.oldMinimum, oldObject.?status.?currentReplicas.orValue(0), oldObject.?status.?desiredReplicas.orValue(0)].max()
   validations:
-    {{- include "slipway.guard.surgeMinimumRules" (merge (dict "field" "minReplicas" "kind" "HorizontalPodAutoscaler") .) | nindent 4 }}
+    {{- include "slipway.guard.surgeMinimumRules" (merge (dict "field" "minReplicas" "kind" "HorizontalPodAutoscaler") .) | trim | nindent 4 }}
     - expression: variables.minimum <= variables.size + 1
       message: {{ .who }} raises a minimum to one above the present size at most (spec.minReplicas)
       reason: Forbidden
@@ -574,7 +576,7 @@ spec:
   variables:
     {{- include "slipway.guard.surgeMinimum" (dict "field" "minReplicaCount" "default" 0) | nindent 4 }}
   validations:
-    {{- include "slipway.guard.surgeMinimumRules" (merge (dict "field" "minReplicaCount" "kind" "ScaledObject") .) | nindent 4 }}
+    {{- include "slipway.guard.surgeMinimumRules" (merge (dict "field" "minReplicaCount" "kind" "ScaledObject") .) | trim | nindent 4 }}
     - expression: variables.minimum <= oldObject.spec.?maxReplicaCount.orValue(100)
       message: {{ .who }} raises no minimum above the maximum (spec.minReplicaCount)
       reason: Forbidden
@@ -619,7 +621,9 @@ spec:
     - name: oldMetadata
       expression: dyn(oldObject.metadata)
   validations:
-    {{- include "slipway.guard.boundToken" . | nindent 4 }}
+    {{- with include "slipway.guard.boundToken" . | trim }}
+    {{- . | nindent 4 }}
+    {{- end }}
     {{- if .ownNode }}
     # An agent that takes over the record of a crashed one removes the lowest cost from a pod of another node.
     - expression: >-
@@ -665,12 +669,14 @@ spec:
     - name: the-account
       expression: request.userInfo.username == 'system:serviceaccount:{{ .namespace }}:{{ .account }}'
     - name: a-record-of-a-surge
-      expression: request.operation == 'DELETE' || !({{ .otherLease }})
+      expression: request.operation == 'DELETE' || {{ .recordLease }}
   variables:
     - name: lease
       expression: "request.operation == 'DELETE' ? dyn(oldObject) : dyn(object)"
   validations:
-    {{- include "slipway.guard.boundToken" . | nindent 4 }}
+    {{- with include "slipway.guard.boundToken" . | trim }}
+    {{- . | nindent 4 }}
+    {{- end }}
     - expression: variables.lease.metadata.?name.orValue('').matches('^slipway-surge-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$')
       message: {{ .who }} writes and deletes no Leases but records of surges, slipway-surge-UID
       reason: Forbidden
