@@ -70,11 +70,17 @@ func parseRecord(l *kubeapi.Lease) (*record, error) {
 // hold is this process's hold on the record of one owner.
 type hold struct {
 	s *Surger
+	// turn is full while a request for the Lease is in flight. Its holder may use lease.
+	turn  chan struct{}
+	lease kubeapi.Lease
 
-	mu      sync.Mutex // held during each request
-	lease   kubeapi.Lease
+	mu      sync.Mutex
 	renewed time.Time // before the last successful write was sent
-	lost    bool
+	lost    bool      // the Lease is gone, or names another process
+}
+
+func (s *Surger) newHold(l kubeapi.Lease, renewed time.Time) *hold {
+	return &hold{s: s, turn: make(chan struct{}, 1), lease: l, renewed: renewed}
 }
 
 var (
@@ -123,7 +129,7 @@ func (s *Surger) acquireRecord(ctx context.Context, r *record) (*hold, error) {
 		}
 		made, err := call(ctx, func(ctx context.Context) (*kubeapi.Lease, error) { return s.api.CreateLease(ctx, l) })
 		if err == nil {
-			return &hold{s: s, lease: *made, renewed: began}, nil
+			return s.newHold(*made, began), nil
 		}
 		pause := retryPause
 		if kubeapi.IsAlreadyExists(err) {
@@ -153,7 +159,7 @@ func (s *Surger) takeExisting(ctx context.Context, l kubeapi.Lease, seen *observ
 	}
 	own := current.Spec.HolderIdentity == s.options.Identity
 	if own && current.Annotations[recordAnnotation] == l.Annotations[recordAnnotation] {
-		return &hold{s: s, lease: *current, renewed: current.Spec.RenewTime.Time}, true, nil
+		return s.newHold(*current, current.Spec.RenewTime.Time), true, nil
 	}
 	seen.update(current, time.Now())
 	if own || !time.Now().Before(seen.expiry(current)) {
@@ -184,15 +190,25 @@ func (h *hold) keepRenewed(ctx context.Context, lost func()) {
 func (h *hold) isHeld() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.isHeldLocked()
+	return !h.lost && time.Since(h.renewed) < ownershipTimeout
 }
 
-func (h *hold) isHeldLocked() bool { return !h.lost && time.Since(h.renewed) < ownershipTimeout }
+func (h *hold) isLost() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.lost
+}
+
+func (h *hold) setLost() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.lost = true
+}
 
 // renew renews the Lease, and reports whether it did.
 func (h *hold) renew(ctx context.Context) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	h.turn <- struct{}{}
+	defer func() { <-h.turn }()
 	return h.write(ctx, h.lease) == nil
 }
 
@@ -203,16 +219,15 @@ func (h *hold) replace(ctx context.Context, r *record) error {
 		return err
 	}
 	for {
-		h.mu.Lock()
+		h.turn <- struct{}{}
 		next := h.lease
 		next.Annotations = l.Annotations
 		err := h.write(ctx, next)
-		held := h.isHeldLocked()
-		h.mu.Unlock()
+		<-h.turn
 		if err == nil {
 			return nil
 		}
-		if !held {
+		if !h.isHeld() {
 			return errRecordLost
 		}
 		if err := pauseAfter(ctx, err); err != nil {
@@ -222,38 +237,39 @@ func (h *hold) replace(ctx context.Context, r *record) error {
 }
 
 // write updates the Lease. After a conflict it reads the Lease: the conflict may be with a write of this process whose
-// answer was lost.
+// answer was lost. The caller has the turn.
 func (h *hold) write(ctx context.Context, l kubeapi.Lease) error {
-	if h.lost {
+	if h.isLost() {
 		return errRecordLost
 	}
 	began := time.Now()
 	h.s.setHolder(&l, began)
-	l.UID, l.CreationTimestamp = h.lease.UID, h.lease.CreationTimestamp
 	made, err := call(ctx, func(ctx context.Context) (*kubeapi.Lease, error) { return h.s.api.UpdateLease(ctx, l) })
 	switch {
 	case err == nil:
-		h.lease, h.renewed = *made, began
-		return nil
+		h.lease = *made
+		h.mu.Lock()
+		h.renewed = began
+		h.mu.Unlock()
 	case kubeapi.IsNotFound(err):
-		h.lost = true
+		h.setLost()
 	case kubeapi.IsConflict(err):
 		h.reread(ctx)
 	}
 	return err
 }
 
-// reread reads the Lease again, and records whether it still names this process.
+// reread reads the Lease again, and records whether it still names this process. The caller has the turn.
 func (h *hold) reread(ctx context.Context) {
 	current, err := call(ctx, func(ctx context.Context) (*kubeapi.Lease, error) {
 		return h.s.api.GetLease(ctx, h.lease.Namespace, h.lease.Name)
 	})
 	switch {
 	case kubeapi.IsNotFound(err):
-		h.lost = true
+		h.setLost()
 	case err != nil:
 	case current.UID != h.lease.UID || current.Spec.HolderIdentity != h.s.options.Identity:
-		h.lost = true
+		h.setLost()
 	default:
 		h.lease.ResourceVersion = current.ResourceVersion
 	}
@@ -261,13 +277,13 @@ func (h *hold) reread(ctx context.Context) {
 
 // release deletes the record. It retries until ctx ends.
 func (h *hold) release(ctx context.Context) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for !h.lost {
+	h.turn <- struct{}{}
+	defer func() { <-h.turn }()
+	for !h.isLost() {
 		err := do(ctx, func(ctx context.Context) error { return h.s.api.DeleteLease(ctx, h.lease) })
 		switch {
 		case err == nil, kubeapi.IsNotFound(err):
-			h.lost = true
+			h.setLost()
 			return nil
 		case kubeapi.IsConflict(err):
 			h.reread(ctx)
