@@ -46,7 +46,9 @@ func (t *Testbed) WatchServiceGaps(ctx context.Context, namespace string) (*Serv
 	}
 	g.done.Go(func() {
 		for e := range events.ResultChan() {
-			g.record(e, time.Now())
+			if ctx.Err() == nil { // a cancelled watch may end with an error
+				g.record(e, time.Now())
+			}
 		}
 		if ctx.Err() == nil {
 			g.fail(errors.New("the watch ended"))

@@ -2,6 +2,7 @@ package surge_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"net/http"
 	"regexp"
@@ -44,7 +45,7 @@ func TestI11KillsInVirtualTime(t *testing.T) {
 				return seen
 			}
 			seen := run(t, faultproxy.RequestID{}, "")
-			chosen := dropRepeatedReads(seen)
+			chosen := chooseKills(seen, then)
 			t.Logf("one drain takes %d requests, %d kills: %s", len(seen), faultproxy.CountKillPoints(chosen), faultproxy.FormatKinds(seen))
 			points += faultproxy.CountKillPoints(chosen)
 			faultproxy.RunAtEachRequest(t, chosen, t.Errorf, func(t *testing.T, _ int, at faultproxy.RequestID, moment faultproxy.Moment) []faultproxy.Request {
@@ -110,15 +111,14 @@ func (f *fixture) runKillCourse(then afterKill, at faultproxy.RequestID, moment 
 	return proxy.Requests()
 }
 
-// maxRepeatedReads limits the kills at reads of one kind, because a surge that waits repeats the same reads. A read changes
-// nothing, so a kill at it leaves the same state as one after the write before or before the write after.
-const maxRepeatedReads = 3
+// killsPerKind limits the kills at requests of one kind, because the surges of several pods repeat the same requests.
+var killsPerKind = flag.Int("surge.kills", 1, "at how many requests of each kind to kill an agent")
 
-func dropRepeatedReads(seen []faultproxy.Request) []faultproxy.Request {
-	times := map[string]int{}
+// chooseKills drops the later requests of each kind. After a kill that nobody restarts, it also drops reads: a read changes
+// nothing, so a kill at it leaves the same state as a kill at the writes around it.
+func chooseKills(seen []faultproxy.Request, then afterKill) []faultproxy.Request {
 	return slices.DeleteFunc(slices.Clone(seen), func(r faultproxy.Request) bool {
-		times[r.Kind]++
-		return r.Method == http.MethodGet && times[r.Kind] > maxRepeatedReads
+		return r.Nth > *killsPerKind || then == dead && r.Method == http.MethodGet
 	})
 }
 

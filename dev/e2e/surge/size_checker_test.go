@@ -48,7 +48,9 @@ func (f *fixture) checkSizes() *sizeChecker {
 	for _, events := range []watch.Interface{deployments, autoscalers} {
 		c.done.Go(func() {
 			for e := range events.ResultChan() {
-				c.recordEvent(e)
+				if ctx.Err() == nil { // a cancelled watch may end with an error
+					c.recordEvent(e)
+				}
 			}
 			if ctx.Err() == nil {
 				c.addFault("the watch of sizes ended")
