@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"text/tabwriter"
 
 	"github.com/slipway-dev/slipway/internal/drain"
@@ -37,7 +39,12 @@ func (d *nodeDrain) printPreview(f drain.Prediction) error {
 		fmt.Fprintf(d.errOut, "%s: %s\n", f.Node, problem)
 	}
 	w := tabwriter.NewWriter(d.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "NAMESPACE\tPOD\tACTION\tWAVE\tGRACE\tRULE\tOBSTACLE")
+	grouped := slices.ContainsFunc(f.Pods, func(p drain.PodPrediction) bool { return p.Group != "" })
+	fmt.Fprint(w, "NAMESPACE\tPOD\tACTION\tWAVE\tGRACE\tRULE\t")
+	if grouped {
+		fmt.Fprint(w, "GROUP\t")
+	}
+	fmt.Fprintln(w, "OBSTACLE")
 	for _, p := range f.Pods {
 		rule := p.Decision.Rule.String()
 		if p.Decision.Detail != "" {
@@ -47,7 +54,11 @@ func (d *nodeDrain) printPreview(f drain.Prediction) error {
 		if p.Obstacle.Detail != "" {
 			obstacle += ": " + p.Obstacle.Detail
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%ds\t%s\t%s\n", p.Namespace, p.Name, p.Action, p.Wave, p.GivenGraceSeconds, rule, obstacle)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%ds\t%s\t", p.Namespace, p.Name, p.Action, p.Wave, p.GivenGraceSeconds, rule)
+		if grouped {
+			fmt.Fprintf(w, "%s\t", cmp.Or(p.Group, "-"))
+		}
+		fmt.Fprintln(w, obstacle)
 	}
 	return w.Flush()
 }

@@ -229,6 +229,9 @@ func newPodLine(b drain.BlockedPod, now time.Time) podLine {
 		line.rank, line.status = rankQueued, "waits for its turn"
 	case drain.ObstacleEarlierWave:
 		line.rank, line.status = rankQueued, "waits for pods of lower priority"
+	case drain.ObstacleGroup:
+		line.rank, line.at, line.color = rankBlocked, b.Since, yellow
+		line.status = "waiting " + waited + ": " + b.Detail
 	case drain.ObstaclePDB:
 		line.rank, line.at, line.color = rankBlocked, b.Since, yellow
 		line.status = "waiting " + waited + " for PDB " + b.PDB + ": " + b.Detail

@@ -25,6 +25,8 @@ const (
 	ObstacleError ObstacleKind = "error"
 	// ObstacleEarlierWave: pods of lower priority are evicted first.
 	ObstacleEarlierWave ObstacleKind = "earlier-wave"
+	// ObstacleGroup: the pod goes together with the other pods of its group, and not all of them can be evicted.
+	ObstacleGroup ObstacleKind = "group"
 	// ObstacleStopping: the pod is terminating within its grace.
 	ObstacleStopping ObstacleKind = "stopping"
 	// ObstaclePolicy: the policy does not allow the eviction.
