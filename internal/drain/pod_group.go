@@ -14,8 +14,7 @@ import (
 )
 
 const (
-	// minGroupPause and maxGroupPause are the shortest and the longest pause after the API server denied the eviction of a
-	// pod of a group. Each attempt sends a dry run for each pod of the group.
+	// minGroupPause and maxGroupPause are the shortest and the longest pause after the eviction of a group was denied.
 	minGroupPause = time.Second
 	maxGroupPause = 10 * time.Second
 	// groupRequestTime is how long before its timeout a voluntary drain starts no group. The requests for one part of the
@@ -40,8 +39,9 @@ type groupState struct {
 
 	members  []*podState // the held pods, decided anew in each step
 	checking bool        // the dry runs are in flight
-	// earliestAt and retryAt are when the next dry runs may be sent and are sent at the latest. Between them they are sent
-	// if the PDBs allow the evictions again.
+	// suspect is the pod whose dry run failed last. It is tried alone, before all pods are.
+	suspect *podState
+	// earliestAt is when the next dry runs may be sent, and retryAt when they are sent if no PDB blocks the group.
 	earliestAt, retryAt time.Time
 	pause               time.Duration
 	// releaseAt is when the pods go like all others, because of the deadline; zero is never.
@@ -237,7 +237,14 @@ func (d *Drain) tryReleaseGroup(ctx context.Context, p *podState, now time.Time)
 		return time.Time{}
 	case now.Before(g.earliestAt):
 		return g.earliestAt
-	case now.Before(g.retryAt) && !d.allowsGroup(g):
+	}
+	if short := d.findShortWatchedPDB(g); short != nil {
+		g.blockByPDB(short, now)
+		g.retryAt = time.Time{} // the dry runs follow as soon as the PDB allows the evictions
+		return time.Time{}
+	}
+	switch {
+	case now.Before(g.retryAt):
 		return g.retryAt
 	case tracker.inFlight > 0: // their answers wake the engine
 		return time.Time{}
@@ -272,13 +279,13 @@ func (g *groupState) block(reason ObstacleKind, detail string, now time.Time) {
 	}
 }
 
-// allowsGroup reports whether the watched PDBs allow the eviction of all pods of a group that a PDB has blocked.
-func (d *Drain) allowsGroup(g *groupState) bool {
-	if !slices.ContainsFunc(g.members, func(p *podState) bool { return p.blocked.Reason == ObstaclePDB }) {
-		return false
+// findShortWatchedPDB returns a PDB that does not allow the eviction of all pods of a group, by the last status that the
+// drain has seen. It returns nil without one, or if the PDBs are unknown.
+func (d *Drain) findShortWatchedPDB(g *groupState) *shortPDB {
+	if ns := d.pdbs.namespaces[g.namespace]; ns != nil && ns.known {
+		return d.findShortPDB(g.members, ns)
 	}
-	ns := d.pdbs.namespaces[g.namespace]
-	return ns != nil && ns.known && d.findShortPDB(g.members, ns) == nil
+	return nil
 }
 
 // shortPDB is a PDB that allows fewer evictions than a group needs.
@@ -316,6 +323,9 @@ func (d *Drain) findShortPDB(pods []*podState, ns *namespacePDBs) *shortPDB {
 // startGroupCheck reads the PDBs and sends the dry runs for all pods of a group. If all are allowed, the group is released.
 func (d *Drain) startGroupCheck(ctx context.Context, g *groupState, now time.Time) {
 	method, pods := d.groupMethod(), slices.Clone(g.members)
+	if slices.Contains(pods, g.suspect) {
+		pods = []*podState{g.suspect}
+	}
 	inFlight := min(len(pods), d.options.MaxInFlight)
 	tracker := d.trackerFor(method)
 	tracker.inFlight += inFlight
@@ -386,6 +396,10 @@ func (d *Drain) recordGroupCheck(ctx context.Context, g *groupState, checked []*
 			blocked = append(blocked, p)
 		}
 	}
+	g.suspect = nil
+	if len(blocked) > 0 {
+		g.suspect = blocked[0]
+	}
 	d.collectGroups()
 	unchecked := func(p *podState) bool { return !slices.Contains(checked, p) }
 	switch short := d.findShortPDB(g.members, pdbs); {
@@ -397,10 +411,10 @@ func (d *Drain) recordGroupCheck(ctx context.Context, g *groupState, checked []*
 		g.delay(now)
 		return
 	case short != nil:
-		for _, p := range short.pods {
-			p.setBlocked(ObstaclePDB, short.pdb.Namespace+"/"+short.pdb.Name, short.explain(g), now)
-		}
-		blocked = short.pods
+		g.blockByPDB(short, now)
+		g.delay(now)
+		d.startPDBWatch(ctx, g.namespace, now)
+		return
 	default:
 		d.releaseGroup(g)
 		return
@@ -412,8 +426,16 @@ func (d *Drain) recordGroupCheck(ctx context.Context, g *groupState, checked []*
 	}
 }
 
-func (s *shortPDB) explain(g *groupState) string {
-	return fmt.Sprintf("%s; the %d pods of %s need %d", explainPDB(s.pdb), len(s.pods), g, len(s.pods))
+// blockByPDB records that a PDB blocks the group.
+func (g *groupState) blockByPDB(short *shortPDB, now time.Time) {
+	detail := explainPDB(short.pdb)
+	if n := len(short.pods); n > 1 {
+		detail += fmt.Sprintf("; the %d pods of %s need %d", n, g, n)
+	}
+	for _, p := range short.pods {
+		p.setBlocked(ObstaclePDB, short.pdb.Namespace+"/"+short.pdb.Name, detail, now)
+	}
+	g.blockOthers(short.pods, now)
 }
 
 // blockOthers records for the pods without an obstacle of their own that they wait for the blocked ones.

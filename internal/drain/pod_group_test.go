@@ -41,31 +41,24 @@ func (s *sim) findRealRequests(verb string, p *simPod) []sentRequest {
 	return slices.DeleteFunc(s.findRequests(verb, p), func(r sentRequest) bool { return r.removal.DryRun })
 }
 
-func findPodReport(t *testing.T, r Report, p *simPod) PodReport {
-	t.Helper()
-	i := slices.IndexFunc(r.Pods, func(o PodReport) bool { return o.UID == p.UID })
-	must.Not(t, i < 0, "no report of %s", p.Name)
-	return r.Pods[i]
-}
-
 func TestGroupIsEvictedTogetherAfterOtherPods(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		members := s.addPods(3, "llm-0-%d", inReplica("0"))
 		late := s.addBlockedPod("late")
 		s.changeAfter(7*time.Second, func() { s.pdbs[0].minHealthy = 0; s.wakeWatchers() })
-		r, err := Run(t.Context(), s, Options{Node: node, TimeLimits: timeoutIn(time.Minute)})
+		r, err := runDrain(t, s, Options{TimeLimits: timeoutIn(time.Minute)})
 		must.NoError(t, err)
-		free := findPodReport(t, r, late).RemovalRequestedAt
+		free := podReportOf(t, r, late).RemovalRequestedAt
 		var at []time.Time
 		for _, p := range members {
-			report := findPodReport(t, r, p)
+			report := podReportOf(t, r, p)
 			check.Is(t, "LeaderWorkerSet/llm/0", report.Group)
 			check.Is(t, 1, len(s.findRealRequests("evict", p)))
 			at = append(at, report.RemovalRequestedAt)
 			check.Not(t, !report.RemovalRequestedAt.After(free), "%s was requested before the blocked pod without a group", p.Name)
 		}
 		check.Not(t, !at[0].Equal(at[1]) || !at[1].Equal(at[2]), "not requested at once: %v", at)
-		check.Is(t, "", findPodReport(t, r, late).Group)
+		check.Is(t, "", podReportOf(t, r, late).Group)
 	})
 }
 
@@ -74,7 +67,7 @@ func TestBlockedMemberKeepsWholeGroup(t *testing.T) {
 		members := s.addPods(2, "llm-0-%d", inReplica("0"))
 		blocked := s.addBlockedPod("llm-0-2", inReplica("0"))
 		other := s.addPod("llm-1-0", inReplica("1"))
-		_, err := Run(t.Context(), s, Options{Node: node, TimeLimits: timeoutIn(time.Minute)})
+		_, err := runDrain(t, s, Options{TimeLimits: timeoutIn(time.Minute)})
 		var unfinished *UnfinishedError
 		must.Not(t, !errors.As(err, &unfinished) || unfinished.Outcome != TimedOut, "%v", err)
 		for _, p := range append(members, blocked) {
@@ -97,10 +90,10 @@ func TestGroupGoesOnceItsPDBAllowsAll(t *testing.T) {
 		s.addPDB("llm", 1, 3, map[string]string{"app": "llm"}) // allows two evictions, and so each dry run
 		s.changeAfter(25*time.Second, func() { s.pdbs[0].minHealthy = 0; s.wakeWatchers() })
 		began := time.Now()
-		r, err := Run(t.Context(), s, Options{Node: node, TimeLimits: timeoutIn(time.Minute)})
+		r, err := runDrain(t, s, Options{TimeLimits: timeoutIn(time.Minute)})
 		must.NoError(t, err)
 		for _, p := range members {
-			report := findPodReport(t, r, p)
+			report := podReportOf(t, r, p)
 			after := report.RemovalRequestedAt.Sub(began)
 			check.Not(t, after < 25*time.Second || after > 27*time.Second, "%s was requested after %s", p.Name, after)
 			check.Not(t, !strings.Contains(report.Delays[0].Detail, "3 pods of LeaderWorkerSet/llm/0 need 3"), "%+v", report.Delays)
@@ -113,7 +106,7 @@ func TestUnreadablePDBsKeepGroupOfSeveralPods(t *testing.T) {
 		members := s.addPods(2, "llm-0-%d", inReplica("0"))
 		alone := s.addPod("llm-1-0", inReplica("1"))
 		s.failAll("budgets", fault{err: newForbidden("cannot list poddisruptionbudgets")})
-		_, err := Run(t.Context(), s, Options{Node: node, TimeLimits: timeoutIn(time.Minute)})
+		_, err := runDrain(t, s, Options{TimeLimits: timeoutIn(time.Minute)})
 		check.ErrorContains(t, err, "cannot list poddisruptionbudgets")
 		for _, p := range members {
 			check.Is(t, 0, len(s.findRealRequests("", p)), p.Name)
@@ -127,13 +120,13 @@ func TestDeadlineReleasesBlockedGroup(t *testing.T) {
 		free := s.addPod("llm-0-0", inReplica("0"), withGrace(20*time.Second))
 		blocked := s.addBlockedPod("llm-0-1", inReplica("0"), withGrace(20*time.Second))
 		began := time.Now()
-		r, err := Run(t.Context(), s, Options{Node: node, TimeLimits: deadlineIn(2 * time.Minute)})
+		r, err := runDrain(t, s, Options{TimeLimits: deadlineIn(2 * time.Minute)})
 		must.NoError(t, err)
-		check.Is(t, Evicted, findPodReport(t, r, free).Removal)
-		check.Is(t, ForceDeleted, findPodReport(t, r, blocked).Removal)
+		check.Is(t, Evicted, podReportOf(t, r, free).Removal)
+		check.Is(t, ForceDeleted, podReportOf(t, r, blocked).Removal)
 		for _, p := range []*simPod{free, blocked} {
 			check.Is(t, Stopped, p.end, p.Name)
-			report := findPodReport(t, r, p)
+			report := podReportOf(t, r, p)
 			after := report.RemovalRequestedAt.Sub(began)
 			check.Not(t, after < 95*time.Second || report.GivenGraceSeconds < 19, "%s: requested after %s, grace %d", p.Name, after, report.GivenGraceSeconds)
 		}
@@ -145,11 +138,11 @@ func TestGroupGoesInLastWaveOfItsPods(t *testing.T) {
 		worker := s.addPod("llm-0-1", inReplica("0"))
 		leader := s.addPod("llm-0-0", inReplica("0"), withPriority(2_000_000_000))
 		web := s.addPod("web", withStopTime(5*time.Second))
-		r, err := Run(t.Context(), s, Options{Node: node, TimeLimits: timeoutIn(time.Minute)})
+		r, err := runDrain(t, s, Options{TimeLimits: timeoutIn(time.Minute)})
 		must.NoError(t, err)
-		gone := findPodReport(t, r, web).EndedAt
+		gone := podReportOf(t, r, web).EndedAt
 		for _, p := range []*simPod{worker, leader} {
-			report := findPodReport(t, r, p)
+			report := podReportOf(t, r, p)
 			check.Not(t, report.Wave != 1 || report.RemovalRequestedAt.Before(gone), "%s: wave %d, requested %s after the first wave",
 				p.Name, report.Wave, report.RemovalRequestedAt.Sub(gone))
 		}
@@ -181,7 +174,7 @@ func TestPodGroupModeDecidesWhetherPodsWait(t *testing.T) {
 			}
 			free := s.addPod("gang-0", inPodGroup("gang"))
 			s.addBlockedPod("gang-1", inPodGroup("gang"))
-			_, err := Run(t.Context(), s, Options{Node: node, TimeLimits: timeoutIn(time.Minute)})
+			_, err := runDrain(t, s, Options{TimeLimits: timeoutIn(time.Minute)})
 			check.ErrorContains(t, err, c.detail)
 			want := 1
 			if c.held {
@@ -197,7 +190,7 @@ func TestSinglePodGroupStillBelongsToItsReplica(t *testing.T) {
 		s.podGroups = map[string]string{"shop/gang": `{"single":{}}`}
 		free := s.addPod("llm-0-0", inReplica("0"), inPodGroup("gang"))
 		s.addBlockedPod("llm-0-1", inReplica("0"), inPodGroup("gang"))
-		_, err := Run(t.Context(), s, Options{Node: node, TimeLimits: timeoutIn(time.Minute)})
+		_, err := runDrain(t, s, Options{TimeLimits: timeoutIn(time.Minute)})
 		check.ErrorContains(t, err, "LeaderWorkerSet/llm/0")
 		check.Is(t, 0, len(s.findRealRequests("", free)))
 	})
@@ -207,7 +200,7 @@ func TestFinishedMemberHoldsNoGroup(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		finished := s.addPod("llm-0-0", inReplica("0"), withPhase("Succeeded"))
 		s.addBlockedPod("llm-0-1", inReplica("0"))
-		_, err := Run(t.Context(), s, Options{Node: node, TimeLimits: timeoutIn(time.Minute)})
+		_, err := runDrain(t, s, Options{TimeLimits: timeoutIn(time.Minute)})
 		check.ErrorContains(t, err, "llm-0-1")
 		check.Is(t, 1, len(s.findRealRequests("evict", finished)))
 	})
