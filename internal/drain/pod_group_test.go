@@ -101,6 +101,21 @@ func TestGroupGoesOnceItsPDBAllowsAll(t *testing.T) {
 	})
 }
 
+func TestGroupsOfOnePDBGoOneAfterTheOther(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		app := withLabel("app", "llm")
+		first := s.addPod("llm-0-0", app, inReplica("0"))
+		other := s.addPod("llm-1-0", app, inReplica("1")) // between the first group's pods in the order of UIDs
+		second := s.addPod("llm-0-1", app, inReplica("0"))
+		s.addPDB("llm", 1, 3, map[string]string{"app": "llm"})
+		_, err := runDrain(t, s, Options{TimeLimits: timeoutIn(time.Minute)})
+		check.ErrorContains(t, err, "llm-1-0")
+		for p, want := range map[*simPod]int{first: 1, second: 1, other: 0} {
+			check.Is(t, want, len(s.findRealRequests("evict", p)), p.Name)
+		}
+	})
+}
+
 func TestUnreadablePDBsKeepGroupOfSeveralPods(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		members := s.addPods(2, "llm-0-%d", inReplica("0"))
