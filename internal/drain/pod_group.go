@@ -135,6 +135,7 @@ func (d *Drain) collectGroups() (held []*groupState) {
 		g.members = append(g.members, p)
 	}
 	for _, g := range held {
+		slices.SortFunc(g.members, func(a, b *podState) int { return strings.Compare(a.pod.UID, b.pod.UID) })
 		wave := 0
 		for _, p := range g.members {
 			wave = max(wave, p.wave)
