@@ -108,7 +108,8 @@ func TestGroupsOfOnePDBGoOneAfterTheOther(t *testing.T) {
 		other := s.addPod("llm-1-0", app, inReplica("1")) // between the first group's pods in the order of UIDs
 		second := s.addPod("llm-0-1", app, inReplica("0"))
 		s.controllerDelay = time.Hour // the queue of the watched PDB waits after each eviction
-		pdb := s.addPDB("llm", 3, 3, map[string]string{"app": "llm"})
+		s.addPod("web", app)
+		pdb := s.addPDB("llm", 4, 4, map[string]string{"app": "llm"})
 		s.changeAfter(5*time.Second, func() { pdb.minHealthy = 1; s.wakeWatchers() })
 		_, err := runDrain(t, s, Options{TimeLimits: timeoutIn(time.Minute)})
 		check.ErrorContains(t, err, "llm-1-0")
