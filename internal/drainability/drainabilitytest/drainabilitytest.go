@@ -25,13 +25,6 @@ func DrawPod(t *rapid.T, now time.Time) *corev1.Pod {
 	}), rapid.ID).Draw(t, "groupLabels") {
 		pod.Labels[key] = rapid.SampledFrom([]string{"", "0", "1"}).Draw(t, key)
 	}
-	switch name := rapid.SampledFrom([]string{"-", "-", "", "gang"}).Draw(t, "podGroup"); name {
-	case "-":
-	case "":
-		pod.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{}
-	default:
-		pod.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: &name}
-	}
 	pod.Spec.NodeName = "a"
 	pod.Status.Phase = rapid.SampledFrom([]corev1.PodPhase{
 		corev1.PodRunning, corev1.PodRunning, corev1.PodPending, corev1.PodUnknown, corev1.PodSucceeded, corev1.PodFailed,
