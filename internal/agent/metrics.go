@@ -36,6 +36,7 @@ type Metrics struct {
 var obstacleLabels = []drain.ObstacleKind{
 	drain.ObstaclePDB, drain.ObstacleMultiplePDBs, drain.ObstacleAPIServerBusy, drain.ObstacleForbidden, drain.ObstacleWebhook, drain.ObstacleError, drain.ObstaclePolicy,
 	drain.ObstacleSurge,
+	drain.ObstacleGroup,
 }
 
 // surgeSucceeded is the result label of a surge after which the pod left. The other labels are reasons of package surge.

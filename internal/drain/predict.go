@@ -30,6 +30,7 @@ type PodPrediction struct {
 	Decision  Decision        `json:"decision"`
 	Action    podrules.Action `json:"action"`
 	Wave      int             `json:"wave"`
+	Group     string          `json:"group,omitempty"` // as in PodReport
 	// Removal is the kind of request: Evicted, DeletedOnRequest, or empty if none would be sent.
 	Removal RemovalMethod `json:"removal,omitempty"`
 	// WantedGraceSeconds is the grace of the pod or of the caller. GivenGraceSeconds is what the pod would get. Both in seconds.
@@ -75,12 +76,14 @@ func Predict(ctx context.Context, api API, o Options, dryRun bool) (Prediction, 
 	d.replacePods(pods, now)
 	d.applyDueTimers(now)
 	f := Prediction{Node: o.Node, At: now}
-	f.Problems = d.readPDBsOfWaitingPods(ctx)
+	f.Problems = d.readGroupsOfWaitingPods(ctx, now)
+	f.Problems = append(f.Problems, d.readPDBsOfWaitingPods(ctx)...)
 	d.markBlockedByPDBs(now)
 	d.predictSurges(ctx)
 	if dryRun {
 		d.dryRunAndRecordObstacles(ctx, now)
 	}
+	d.markBlockedByGroups(now)
 	for _, p := range d.dropGoneAndSortRemaining() {
 		f.Pods = append(f.Pods, d.predictPod(p, now))
 	}
@@ -94,7 +97,7 @@ func (d *Drain) predictPod(p *podState, now time.Time) PodPrediction {
 	r := p.toReport()
 	f := PodPrediction{
 		Namespace: r.Namespace, Name: r.Name, UID: r.UID, Owner: r.Owner, Decision: r.Decision,
-		Action: r.Action, Wave: r.Wave, WantedGraceSeconds: r.WantedGraceSeconds, GivenGraceSeconds: r.GivenGraceSeconds, Obstacle: p.blocked,
+		Action: r.Action, Wave: r.Wave, Group: r.Group, WantedGraceSeconds: r.WantedGraceSeconds, GivenGraceSeconds: r.GivenGraceSeconds, Obstacle: p.blocked,
 		Surge: r.Surge,
 	}
 	if p.isWaiting() {

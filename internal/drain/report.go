@@ -85,6 +85,9 @@ type PodReport struct {
 	Decision  Decision        `json:"decision"`
 	Action    podrules.Action `json:"action"`
 	Wave      int             `json:"wave"`
+	// Group names the pods that the drain evicts together with this one, such as JobSet/train/workers/0. It is empty for
+	// most pods.
+	Group string `json:"group,omitempty"`
 
 	// FirstRequestedAt is when the drain sent its first request for the pod. RemovalRequestedAt is when it sent the
 	// request that was accepted.

@@ -234,6 +234,8 @@ func describeObstacle(reason drain.ObstacleKind, pdb string) string {
 		return "API server busy"
 	case drain.ObstacleWebhook:
 		return "admission webhook"
+	case drain.ObstacleGroup:
+		return "other pods of its group"
 	}
 	return cmp.Or(string(reason), "unknown obstacle")
 }

@@ -36,6 +36,10 @@ The permissions of an agent's account, and the policies that limit them. Each te
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [list, watch]
+# To read whether the pods of a PodGroup lose their work together. Without this permission, every PodGroup counts so.
+- apiGroups: [scheduling.k8s.io]
+  resources: [podgroups]
+  verbs: [get]
 - apiGroups: [""]
   resources: [events]
   verbs: [create]
