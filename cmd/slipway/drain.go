@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/slipway-dev/slipway/internal/config"
 	"github.com/slipway-dev/slipway/internal/cordon"
 	"github.com/slipway-dev/slipway/internal/drain"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
@@ -43,7 +44,9 @@ type drainFlags struct {
 	deadline     time.Duration
 	keepCordoned bool
 	waitDetach   bool
-	output       string
+	// evictionRequests is config.EvictionRequestsAuto or config.EvictionRequestsOff.
+	evictionRequests string
+	output           string
 }
 
 func newDrainCommand() *cobra.Command {
@@ -98,6 +101,7 @@ func (f *drainFlags) addFlags(cmd *cobra.Command) {
 
 	fs.DurationVar(&f.deadline, "deadline", 0, "time until the instance stops, whether the node is drained or not")
 	fs.BoolVar(&f.keepCordoned, "keep-cordoned", false, "keep the node cordoned if the drain fails")
+	fs.StringVar(&f.evictionRequests, "eviction-requests", config.EvictionRequestsAuto, config.EvictionRequestsUsage)
 	fs.BoolVar(&f.waitDetach, "wait-for-detach", false, "also wait until the pods' volumes are detached")
 	fs.StringVarP(&f.output, "output", "o", "", `"json" prints the drain report`)
 	_ = fs.MarkHidden("chunk-size")
@@ -114,6 +118,8 @@ func (f *drainFlags) validate(args []string) error {
 		return fmt.Errorf("--dry-run: %q: want none, client or server", f.dryRun)
 	case f.output != "" && f.output != "json":
 		return fmt.Errorf("--output: %q: want json or nothing", f.output)
+	case f.evictionRequests != config.EvictionRequestsAuto && f.evictionRequests != config.EvictionRequestsOff:
+		return fmt.Errorf("--eviction-requests: %q: want auto or off", f.evictionRequests)
 	case f.deadline < 0:
 		return fmt.Errorf("--deadline: %s: want 0 or more", f.deadline)
 	case f.timeout < 0:
@@ -200,6 +206,9 @@ func (f *drainFlags) drainNodes(
 	}
 	if f.waitDetach {
 		o.Volumes = api
+	}
+	if f.evictionRequests == config.EvictionRequestsAuto {
+		o.EvictionRequests = api
 	}
 	o.TimeLimits = f.drainTimeLimits()
 	var drains []*nodeDrain

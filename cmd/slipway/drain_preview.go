@@ -38,6 +38,7 @@ func (d *nodeDrain) printPreview(f drain.Prediction) error {
 	}
 	w := tabwriter.NewWriter(d.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "NAMESPACE\tPOD\tACTION\tWAVE\tGRACE\tRULE\tOBSTACLE")
+	var asked []string
 	for _, p := range f.Pods {
 		rule := p.Decision.Rule.String()
 		if p.Decision.Detail != "" {
@@ -48,6 +49,15 @@ func (d *nodeDrain) printPreview(f drain.Prediction) error {
 			obstacle += ": " + p.Obstacle.Detail
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%ds\t%s\t%s\n", p.Namespace, p.Name, p.Action, p.Wave, p.GivenGraceSeconds, rule, obstacle)
+		if p.EvictionRequest != nil {
+			asked = append(asked, fmt.Sprintf("%s/%s: %s", p.Namespace, p.Name, p.EvictionRequest))
+		}
 	}
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, line := range asked {
+		fmt.Fprintln(d.out, line)
+	}
+	return nil
 }

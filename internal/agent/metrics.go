@@ -32,6 +32,7 @@ type Metrics struct {
 // obstacleLabels are the values of the label reason for pods that cannot be evicted.
 var obstacleLabels = []drain.ObstacleKind{
 	drain.ObstaclePDB, drain.ObstacleMultiplePDBs, drain.ObstacleAPIServerBusy, drain.ObstacleForbidden, drain.ObstacleWebhook, drain.ObstacleError, drain.ObstaclePolicy,
+	drain.ObstacleResponder,
 }
 
 // pollOK is the result label of a successful poll; the other labels are azure.Class values.

@@ -60,6 +60,7 @@ type Drain struct {
 	conditions          conditionWrites
 	finalList           finalList
 	detachWait          *detachWait
+	requests            *evictionRequests // nil until a pod with responders is evicted
 	// reportedDrained is true after OnDrained was called and no pod arrived since.
 	reportedDrained bool
 	// background counts the goroutines of the watch and the requests.
@@ -114,6 +115,7 @@ func (d *Drain) Run(ctx context.Context) (Report, error) {
 	d.ended = true
 	stop()
 	d.background.Wait()
+	d.withdrawEvictionRequests()
 	d.processInbox() // answers that arrived while the drain ended
 	report := d.newReport(outcome)
 	return report, d.outcomeError(ctx, outcome, report)
@@ -379,6 +381,7 @@ func (d *Drain) advanceRemovals(ctx context.Context, now time.Time) (next time.T
 	d.queueLengths, d.evictions.waitingNamespaces, d.deletions.waitingNamespaces = nil, nil, nil
 	next = earlierNonZero(next, d.startFinalListIfEmpty(ctx, now))
 	next = earlierNonZero(next, d.startVolumePollIfDue(ctx, now))
+	next = earlierNonZero(next, d.syncEvictionRequests(now))
 	open := d.waveStartTimes(now)
 	for _, p := range pods {
 		switch {

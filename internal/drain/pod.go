@@ -56,6 +56,8 @@ type podState struct {
 
 	conditionWaitUntil time.Time // until when a deletion waits for the DisruptionTarget write; zero is not started
 	conditionAnswered  bool      // that write was answered
+
+	request *evictionRequest // nil without responders
 }
 
 func (p *podState) name() string { return p.pod.Namespace + "/" + p.pod.Name }
@@ -210,6 +212,7 @@ func (p *podState) toReport() PodReport {
 		Removal: p.removal, RemovalRequestedAt: p.removalAt, WantedGraceSeconds: int64(p.wantedGrace / time.Second),
 		GivenGraceSeconds: int64(p.givenGrace / time.Second), End: p.end, EndedAt: p.goneAt, Delays: slices.Clone(p.delays),
 		UnansweredRequest: p.unansweredRequest, FirstRequestedAt: p.firstSentAt, TerminatingSince: p.stoppingSince,
+		EvictionRequest: p.request.toReport(),
 	}
 	if c := fromkubeapi.FindController(&p.pod); c != nil {
 		r.Owner = c.Kind + "/" + c.Name

@@ -35,6 +35,9 @@ type PodPrediction struct {
 	// WantedGraceSeconds is the grace of the pod or of the caller. GivenGraceSeconds is what the pod would get. Both in seconds.
 	WantedGraceSeconds int64 `json:"graceWantedSeconds"`
 	GivenGraceSeconds  int64 `json:"graceGivenSeconds"`
+	// EvictionRequest says which responders of the pod would be asked first. With a dry run it also has what they have
+	// answered to an earlier request, or why they would not be asked.
+	EvictionRequest *EvictionRequestReport `json:"evictionRequest,omitempty"`
 	// Obstacle is what would block the pod now. Its Reason is empty if nothing would.
 	Obstacle BlockedPod `json:"obstacle,omitzero"`
 }
@@ -84,6 +87,9 @@ func Predict(ctx context.Context, api API, o Options, dryRun bool) (Prediction, 
 	slices.SortStableFunc(f.Pods, func(a, b PodPrediction) int {
 		return cmp.Or(cmp.Compare(a.Wave, b.Wave), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
+	if dryRun {
+		d.dryRunEvictionRequests(ctx, f.Pods)
+	}
 	return f, ctx.Err()
 }
 
@@ -98,6 +104,7 @@ func (d *Drain) predictPod(p *podState, now time.Time) PodPrediction {
 		if d.options.DisableEviction {
 			f.Removal = DeletedOnRequest
 		}
+		f.EvictionRequest = d.predictResponders(p)
 	}
 	return f
 }

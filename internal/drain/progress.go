@@ -27,6 +27,8 @@ const (
 	ObstacleEarlierWave ObstacleKind = "earlier-wave"
 	// ObstacleStopping: the pod is terminating within its grace.
 	ObstacleStopping ObstacleKind = "stopping"
+	// ObstacleResponder: a responder of the pod was asked to remove it, see EvictionRequestReport.
+	ObstacleResponder ObstacleKind = "eviction-responder"
 	// ObstaclePolicy: the policy does not allow the eviction.
 	ObstaclePolicy ObstacleKind = "policy"
 	// ObstacleQueued: other requests come first.

@@ -103,6 +103,8 @@ type PodReport struct {
 	Delays []Delay `json:"delays,omitempty"`
 	// UnansweredRequest is the last request without a clear answer, if the pod's removal did not confirm it.
 	UnansweredRequest RemovalMethod `json:"unansweredRequest,omitempty"`
+	// EvictionRequest is set if the pod has responders (spec.evictionResponders).
+	EvictionRequest *EvictionRequestReport `json:"evictionRequest,omitempty"`
 }
 
 // Delay is one kind of obstacle that a pod had to wait for.

@@ -25,6 +25,7 @@ func (m *ObjectMeta) GetMeta() *ObjectMeta { return m }
 
 // OwnerReference holds the fields of metav1.OwnerReference.
 type OwnerReference struct {
+	APIVersion string `json:"apiVersion,omitempty"`
 	Kind       string `json:"kind"`
 	Name       string `json:"name"`
 	UID        string `json:"uid"`
@@ -90,6 +91,8 @@ type PodSpec struct {
 	PriorityClassName             string   `json:"priorityClassName,omitempty"`
 	TerminationGracePeriodSeconds *int64   `json:"terminationGracePeriodSeconds,omitempty"`
 	Volumes                       []Volume `json:"volumes,omitempty"`
+	// EvictionResponders are asked by an EvictionRequest before the pod is evicted (Kubernetes 1.37, KEP-4563).
+	EvictionResponders []EvictionResponder `json:"evictionResponders,omitempty"`
 }
 
 // EmptyDirVolume holds the fields of corev1.EmptyDirVolumeSource that are read. Medium is empty or Memory.

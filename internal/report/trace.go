@@ -210,6 +210,8 @@ func describeObstacle(reason drain.ObstacleKind, pdb string) string {
 		return "API server busy"
 	case drain.ObstacleWebhook:
 		return "admission webhook"
+	case drain.ObstacleResponder:
+		return "eviction responder"
 	}
 	return cmp.Or(string(reason), "unknown obstacle")
 }

@@ -147,7 +147,8 @@ func TestAgentUsesExactlyItsPermissions(t *testing.T) {
 		}
 	}
 	for right := range granted {
-		if !used[right] {
+		onlyWithGate := strings.HasSuffix(right, " evictionrequests") || strings.HasSuffix(right, " evictions") // see dev/e2e/drain
+		if !used[right] && !onlyWithGate {
 			t.Errorf("granted and never used: %s", right)
 		}
 	}
