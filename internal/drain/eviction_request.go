@@ -126,17 +126,21 @@ type evictionRequests struct {
 	watchedNamespaces map[string]bool
 	semaphore         chan struct{} // limits the requests in flight
 	// ctx outlives the drain's context, because the requests are withdrawn after it has ended.
-	ctx        context.Context
-	stop       context.CancelFunc
-	background sync.WaitGroup
+	ctx  context.Context
+	stop context.CancelFunc
+	// createCtx ends when the requests are withdrawn.
+	createCtx     context.Context
+	stopCreations context.CancelFunc
+	background    sync.WaitGroup
 }
 
 // evictionRequest is the state of one pod's EvictionRequest.
 type evictionRequest struct {
 	pod         *podState
 	since       time.Time // when the drain first wanted to ask
+	attemptAt   time.Time // the same, after another client has deleted the request
 	sending     bool      // a request for it is in flight
-	sent        bool      // a creation was sent, and may have taken effect
+	mayExist    bool      // a creation was sent, and may have taken effect
 	requestedAt time.Time // of the accepted creation; zero is not accepted
 	recreated   bool      // another client had deleted it
 	retryAt     time.Time
@@ -154,7 +158,6 @@ type evictionRequest struct {
 	fallbackAt     time.Time
 
 	withdrawnAt time.Time
-	deleted     bool
 }
 
 // awaitResponders asks the responders of a waiting pod, and reports whether the drain still waits for them. It returns
@@ -165,7 +168,7 @@ func (d *Drain) awaitResponders(ctx context.Context, p *podState, now time.Time)
 	}
 	r := p.request
 	if r == nil {
-		r = &evictionRequest{pod: p, since: now}
+		r = &evictionRequest{pod: p, since: now, attemptAt: now}
 		p.request = r
 		d.startEvictionRequests(ctx)
 		d.requests.byPod[p.pod.UID] = r
@@ -208,12 +211,12 @@ func (d *Drain) fallbackForPod(r *evictionRequest, now time.Time) (reason Evicti
 		return q.unavailable, q.unavailableDetail, time.Time{}
 	case r.rejected != "":
 		return r.rejected, r.lastError, time.Time{}
-	case isConditionTrue(r.object, "Failed"):
-		return RequestFailed, describeCondition(r.object, "Failed"), time.Time{}
+	case hasFailed(r.object):
+		return RequestFailed, describeFailure(r.object), time.Time{}
 	case !latest.IsZero() && !now.Before(latest.Add(-r.minTime())):
 		return NoTimeForResponders, "the time to wait for its responders is over", time.Time{}
 	case r.requestedAt.IsZero():
-		return until(r.since.Add(controllerWait), NoController, cmp.Or(r.lastError, "the API server has not answered in time"))
+		return until(r.attemptAt.Add(controllerWait), NoController, cmp.Or(r.lastError, "the API server has not answered in time"))
 	case !r.hasController():
 		return until(r.requestedAt.Add(controllerWait), NoController, "no controller has processed EvictionRequest "+r.name()+" in time")
 	case r.active == "" || r.active == kubeapi.ImperativeEvictor:
@@ -229,7 +232,7 @@ func (d *Drain) fallbackForPod(r *evictionRequest, now time.Time) (reason Evicti
 
 // minTime returns the shortest time that the drain still waits. Only the first request has one.
 func (r *evictionRequest) minTime() time.Duration {
-	if r.sent || r.object != nil {
+	if r.mayExist {
 		return 0
 	}
 	return minResponderTime
@@ -263,6 +266,7 @@ func (d *Drain) startEvictionRequests(ctx context.Context) {
 		semaphore: make(chan struct{}, d.options.MaxInFlight),
 	}
 	q.ctx, q.stop = context.WithCancel(context.WithoutCancel(ctx))
+	q.createCtx, q.stopCreations = context.WithCancel(q.ctx)
 	d.requests = q
 	watch, end := context.WithCancel(q.ctx)
 	put := d.inbox.putAndWake
@@ -351,7 +355,8 @@ func (q *evictionRequests) removeRequest(pod, uid string, now time.Time) {
 	case r.recreated:
 		r.rejected, r.lastError = RequestDeleted, "another client deletes EvictionRequest "+r.name()
 	}
-	r.object, r.requestedAt, r.recreated, r.retryAt = nil, time.Time{}, true, now.Add(minRetryPause)
+	r.object, r.requestedAt, r.recreated, r.attemptAt, r.retryAt = nil, time.Time{}, true, now, now.Add(minRetryPause)
+	r.eviction, r.active = nil, ""
 }
 
 // sendEvictionRequest creates the EvictionRequest of a pod, or takes over the one of an earlier drain. It returns when to
@@ -367,11 +372,12 @@ func (d *Drain) sendEvictionRequest(r *evictionRequest, now time.Time) (retryAt 
 	d.watchEvictions(r.pod.pod.Namespace)
 	send := d.options.EvictionRequests.CreateEvictionRequest
 	o := newEvictionRequest(&r.pod.pod, d.options.Node)
+	existed := r.mayExist
+	r.mayExist = true
 	switch old := q.existing[r.pod.pod.UID]; {
 	case old == nil:
-		r.sent = true
-	case old.Spec.Intent == kubeapi.IntentEviction && !isConditionTrue(old, "Failed") && old.DeletionTimestamp == nil:
-		r.sent, r.requestedAt, r.object = true, now, old
+	case old.Spec.Intent == kubeapi.IntentEviction && !hasFailed(old) && old.DeletionTimestamp == nil:
+		r.requestedAt, r.object = now, old
 		return now // decide again with what it shows
 	default: // its end is final for the responders: make a new one
 		send = func(ctx context.Context, o kubeapi.EvictionRequest, _ bool) error {
@@ -381,8 +387,8 @@ func (d *Drain) sendEvictionRequest(r *evictionRequest, now time.Time) (retryAt 
 			return errReplaced
 		}
 	}
-	d.runEvictionRequest(r, func(ctx context.Context) error { return send(ctx, o, false) }, func(answered time.Time, err error) {
-		d.recordEvictionRequestAnswer(r, err, answered)
+	d.runEvictionRequest(q.createCtx, r, func(ctx context.Context) error { return send(ctx, o, false) }, func(answered time.Time, err error) {
+		d.recordEvictionRequestAnswer(q, r, err, existed, answered)
 	})
 	return time.Time{}
 }
@@ -391,20 +397,15 @@ func (d *Drain) sendEvictionRequest(r *evictionRequest, now time.Time) (retryAt 
 var errReplaced = errors.New("an older EvictionRequest is being replaced")
 
 // runEvictionRequest sends a request in the background, and passes its answer to the engine.
-func (d *Drain) runEvictionRequest(r *evictionRequest, send func(context.Context) error, answer func(time.Time, error)) {
+func (d *Drain) runEvictionRequest(ctx context.Context, r *evictionRequest, send func(context.Context) error, answer func(time.Time, error)) {
 	q := d.requests
 	r.sending = true
 	q.background.Go(func() {
-		bounded, cancel := context.WithTimeout(q.ctx, controllerWait)
+		bounded, cancel := context.WithTimeout(ctx, controllerWait)
 		defer cancel()
-		err := bounded.Err()
-		select {
-		case q.semaphore <- struct{}{}:
-			err = send(bounded)
-			<-q.semaphore
-		case <-bounded.Done():
-			err = bounded.Err()
-		}
+		q.semaphore <- struct{}{}
+		err := send(bounded)
+		<-q.semaphore
 		d.inbox.putAndWake(func(now time.Time) {
 			r.sending = false
 			answer(now, err)
@@ -412,10 +413,11 @@ func (d *Drain) runEvictionRequest(r *evictionRequest, send func(context.Context
 	})
 }
 
-func (d *Drain) recordEvictionRequestAnswer(r *evictionRequest, err error, now time.Time) {
+// recordEvictionRequestAnswer takes over the answer to a creation. existed is true if the request may have existed before.
+func (d *Drain) recordEvictionRequestAnswer(q *evictionRequests, r *evictionRequest, err error, existed bool, now time.Time) {
 	if err == nil {
 		r.requestedAt, r.lastError = now, ""
-		r.object = d.requests.existing[r.pod.pod.UID] // the watch may be faster than the answer
+		r.object = q.existing[r.pod.pod.UID] // the watch may be faster than the answer
 		return
 	}
 	d.options.Logger.Debug("cannot create an EvictionRequest", "pod", r.pod.name(), "err", err)
@@ -423,10 +425,14 @@ func (d *Drain) recordEvictionRequestAnswer(r *evictionRequest, err error, now t
 	r.pause = min(max(2*r.pause, minRetryPause), maxRetryPause)
 	r.retryAt = now.Add(r.pause)
 	status := kubeapi.ToStatusError(err)
+	if isServerFailure(status) || kubeapi.IsAlreadyExists(err) { // an existing request comes with the watch
+		return
+	}
+	r.mayExist = existed
 	switch {
-	case isServerFailure(status), isAPIServerBusy(err), kubeapi.IsAlreadyExists(err): // the last one comes with the watch
+	case isAPIServerBusy(err):
 	case status.Code == http.StatusNotFound && !kubeapi.IsNotFound(err):
-		d.requests.unavailable, d.requests.unavailableDetail = RequestsNotServed, err.Error()
+		q.unavailable, q.unavailableDetail = RequestsNotServed, err.Error()
 	default:
 		r.rejected = RequestRejected
 	}
@@ -466,10 +472,10 @@ func (d *Drain) watchEvictions(namespace string) {
 	})
 }
 
-// updateEviction takes over a state of an Eviction of the pod. After a failed Eviction the controller may create another
-// one, so the newest counts.
+// updateEviction takes over a state of an Eviction of the pod. It ignores failed ones: they may be of an earlier request,
+// and the failure of the current one is also a condition of the request.
 func (r *evictionRequest) updateEviction(e *kubeapi.Eviction, now time.Time) {
-	if old := r.eviction; old != nil && old.UID != e.UID && e.CreationTimestamp.Before(old.CreationTimestamp) {
+	if findCondition(e.Status.Conditions, "Failed").Status == "True" {
 		return
 	}
 	r.eviction, r.changedAt = e, now
@@ -540,7 +546,7 @@ func (d *Drain) syncEvictionRequests(now time.Time) (next time.Time) {
 }
 
 // isOpen reports whether the request may exist.
-func (r *evictionRequest) isOpen() bool { return r.sending || r.sent && !r.deleted }
+func (r *evictionRequest) isOpen() bool { return r.sending || r.mayExist }
 
 // releaseEvictionRequest takes the next step to remove a request: it withdraws the request, waits until the controller has
 // cancelled its responders, and deletes it. It returns when to call it again; zero means after the next event.
@@ -552,11 +558,11 @@ func (d *Drain) releaseEvictionRequest(r *evictionRequest, now time.Time) (retry
 	case now.Before(r.retryAt):
 		return r.retryAt
 	}
-	isFinal := r.pod.gone || r.pod.isTerminating() || !r.hasController() || isConditionTrue(r.object, "Failed")
+	isFinal := r.pod.gone || r.pod.isTerminating() || !r.hasController() || hasFailed(r.object)
 	send := func(ctx context.Context) error {
 		return api.DeleteEvictionRequest(ctx, p.Namespace, requestName(p.UID))
 	}
-	recordSuccess := func(time.Time) { r.deleted = true }
+	recordSuccess := func(time.Time) { r.mayExist = false }
 	switch {
 	case isFinal:
 	case r.withdrawnAt.IsZero():
@@ -567,30 +573,45 @@ func (d *Drain) releaseEvictionRequest(r *evictionRequest, now time.Time) (retry
 	case now.Before(r.withdrawnAt.Add(cancelWait)):
 		return r.withdrawnAt.Add(cancelWait)
 	}
-	d.runEvictionRequest(r, send, func(answered time.Time, err error) {
+	d.runEvictionRequest(d.requests.ctx, r, send, func(answered time.Time, err error) {
 		switch {
 		case err == nil:
 			recordSuccess(answered)
 		case kubeapi.IsNotFound(err):
-			r.deleted = true
+			r.mayExist = false
 		default:
 			r.lastError = err.Error()
 			r.pause = min(max(2*r.pause, minRetryPause), maxRetryPause)
+			if d.ended { // withdrawTimeout limits the retries
+				r.pause = minRetryPause
+			}
 			r.retryAt = answered.Add(r.pause)
 		}
 	})
 	return time.Time{}
 }
 
-// withdrawEvictionRequests removes all requests at the end of the drain, and stops the watches. The engine has stopped,
-// so it processes the answers itself.
+// withdrawEvictionRequests removes all requests at the end of the drain, and stops the watches. It processes the answers
+// itself, because the engine has stopped.
 func (d *Drain) withdrawEvictionRequests() {
 	q := d.requests
 	if q == nil {
 		return
 	}
-	defer q.background.Wait()
-	defer q.stop()
+	defer func() {
+		q.stop()
+		q.background.Wait()
+		d.requests = nil
+		for _, r := range q.byPod {
+			if !d.ended { // the reports of this drain were delivered
+				r.pod.request = nil
+			}
+		}
+	}()
+	q.stopCreations()
+	for _, r := range q.byPod {
+		r.retryAt, r.pause = time.Time{}, 0
+	}
 	end := time.Now().Add(withdrawTimeout)
 	timer := time.NewTimer(withdrawTimeout)
 	defer timer.Stop()
@@ -668,24 +689,23 @@ func toLabelValue(node string) string {
 	return node[:maxLabelValue-9] + "-" + hex.EncodeToString(sum[:4])
 }
 
-func isConditionTrue(o *kubeapi.EvictionRequest, kind string) bool {
-	return findCondition(o, kind).Status == "True"
+// hasFailed reports whether the controller has given up the request. Nil has not failed.
+func hasFailed(o *kubeapi.EvictionRequest) bool {
+	return o != nil && findCondition(o.Status.Conditions, "Failed").Status == "True"
 }
 
-// findCondition returns a condition of the request, or a zero one.
-func findCondition(o *kubeapi.EvictionRequest, kind string) kubeapi.Condition {
-	if o != nil {
-		for _, c := range o.Status.Conditions {
-			if c.Type == kind {
-				return c
-			}
+// findCondition returns a condition by its type, or a zero one.
+func findCondition(all []kubeapi.Condition, kind string) kubeapi.Condition {
+	for _, c := range all {
+		if c.Type == kind {
+			return c
 		}
 	}
 	return kubeapi.Condition{}
 }
 
-func describeCondition(o *kubeapi.EvictionRequest, kind string) string {
-	c := findCondition(o, kind)
+func describeFailure(o *kubeapi.EvictionRequest) string {
+	c := findCondition(o.Status.Conditions, "Failed")
 	return strings.TrimSuffix(c.Reason+": "+observe.ClipBytes(c.Message, maxResponderText), ": ")
 }
 
@@ -775,7 +795,7 @@ func (r *evictionRequest) toReport() *EvictionRequestReport {
 	report := &EvictionRequestReport{
 		RequestedAt: r.requestedAt, Responders: r.responders(), Fallback: r.fallback, FallbackDetail: r.fallbackDetail, FallbackAt: r.fallbackAt,
 	}
-	if r.sent {
+	if !r.requestedAt.IsZero() {
 		report.Name = r.name()
 	}
 	return report

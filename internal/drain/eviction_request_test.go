@@ -248,7 +248,10 @@ func (l *lifecycleSim) cancel(name, pod string) {
 		return
 	}
 	l.after(pod, l.sim.controllerDelay, func() {
-		for _, t := range l.evictions[pod].Status.TargetResponders {
+		e := l.evictions[pod]
+		e.Status.Conditions = []kubeapi.Condition{{Type: "Failed", Status: "True", Reason: "CanceledDueToNoRequesters"}}
+		l.evictions[pod] = e
+		for _, t := range e.Status.TargetResponders {
 			if t.State == kubeapi.ResponderActive {
 				l.update(pod, t.Name, kubeapi.ResponderCanceled, func(*kubeapi.ResponderStatus) {})
 			}
@@ -479,12 +482,13 @@ func TestCancelledDrainWithdrawsEvictionRequests(t *testing.T) {
 	for seed := range 300 {
 		synctest.Test(t, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(uint64(seed), 1)) //nolint:gosec // a test
+			randomTime := func(d time.Duration) time.Duration { return time.Duration(random.Int64N(int64(d))) }
 			s := newSim()
 			l := newLifecycleSim(s, map[string]responder{
-				"acme.io/a": {answersAfter: random.N(time.Minute), heartbeat: 20 * time.Second, deletesAfter: random.N(2 * time.Minute)},
-				"acme.io/b": {answersAfter: never, endsAfter: random.N(time.Minute)},
+				"acme.io/a": {answersAfter: randomTime(time.Minute), heartbeat: 20 * time.Second, deletesAfter: randomTime(2 * time.Minute)},
+				"acme.io/b": {answersAfter: never, endsAfter: randomTime(time.Minute)},
 			})
-			faulty := time.Now().Add(random.N(time.Minute))
+			faulty := time.Now().Add(randomTime(time.Minute))
 			l.fault = func(string) (error, bool) {
 				if random.IntN(3) > 0 || time.Now().After(faulty) && random.IntN(10) > 0 {
 					return nil, true
@@ -496,10 +500,10 @@ func TestCancelledDrainWithdrawsEvictionRequests(t *testing.T) {
 			s.addPods(2, "plain-%d")
 			var limits TimeLimits
 			if random.IntN(2) == 0 {
-				limits = deadlineIn(time.Second + random.N(3*time.Minute))
+				limits = deadlineIn(time.Second + randomTime(3*time.Minute))
 			}
 			ctx, cancel := context.WithCancel(t.Context())
-			time.AfterFunc(random.N(2*time.Minute), cancel)
+			time.AfterFunc(randomTime(2*time.Minute), cancel)
 			_, wait := startDrain(ctx, t, s, Options{EvictionRequests: l, TimeLimits: limits})
 			<-ctx.Done()
 			ended := time.Now()
