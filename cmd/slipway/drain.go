@@ -44,7 +44,7 @@ type drainFlags struct {
 	deadline     time.Duration
 	keepCordoned bool
 	waitDetach   bool
-	// evictionRequests is config.EvictionRequestsAuto or config.EvictionRequestsOff.
+	// evictionRequests is config.EvictionRequestsAuto or config.EvictionRequestsNever.
 	evictionRequests string
 	output           string
 }
@@ -118,8 +118,8 @@ func (f *drainFlags) validate(args []string) error {
 		return fmt.Errorf("--dry-run: %q: want none, client or server", f.dryRun)
 	case f.output != "" && f.output != "json":
 		return fmt.Errorf("--output: %q: want json or nothing", f.output)
-	case f.evictionRequests != config.EvictionRequestsAuto && f.evictionRequests != config.EvictionRequestsOff:
-		return fmt.Errorf("--eviction-requests: %q: want auto or off", f.evictionRequests)
+	case f.evictionRequests != config.EvictionRequestsAuto && f.evictionRequests != config.EvictionRequestsNever:
+		return fmt.Errorf("--eviction-requests: %q: want auto or never", f.evictionRequests)
 	case f.deadline < 0:
 		return fmt.Errorf("--deadline: %s: want 0 or more", f.deadline)
 	case f.timeout < 0:

@@ -58,7 +58,7 @@ type Agent struct {
 	WaitForDetach   bool
 	GracePeriod     int64 // seconds; negative means the pods' own grace period
 	DisableEviction bool
-	// EvictionRequests is EvictionRequestsAuto or EvictionRequestsOff.
+	// EvictionRequests is EvictionRequestsAuto or EvictionRequestsNever.
 	EvictionRequests string
 	StopGrace        time.Duration
 	ExitAfterDrain   bool
@@ -137,8 +137,8 @@ func (a *Agent) RegisterFlags(fs *pflag.FlagSet) {
 // The values of --eviction-requests, and its usage.
 const (
 	EvictionRequestsAuto  = "auto"
-	EvictionRequestsOff   = "off"
-	EvictionRequestsUsage = "auto: ask a pod's evictionResponders to remove it before it is evicted, if the cluster serves EvictionRequests; off: never"
+	EvictionRequestsNever = "never"
+	EvictionRequestsUsage = "ask the evictionResponders of a pod before its eviction if the cluster serves EvictionRequests: auto or never"
 )
 
 // NewDefaultAgent returns the options with the defaults of all flags.
@@ -270,8 +270,8 @@ func (a *Agent) validateDrain() error {
 	if a.StopGrace < 0 || a.StopGrace > 10*time.Minute {
 		bad("stop-grace", a.StopGrace, "0 to 10m")
 	}
-	if !slices.Contains([]string{EvictionRequestsAuto, EvictionRequestsOff}, a.EvictionRequests) {
-		bad("eviction-requests", a.EvictionRequests, "auto or off")
+	if !slices.Contains([]string{EvictionRequestsAuto, EvictionRequestsNever}, a.EvictionRequests) {
+		bad("eviction-requests", a.EvictionRequests, "auto or never")
 	}
 	if taint := a.BuildTaint(); slices.Contains([]string{"NoSchedule", "PreferNoSchedule", "NoExecute"}, taint.Effect) {
 		if err := taint.Validate(); err != nil {
