@@ -142,6 +142,7 @@ type evictionRequest struct {
 	sending     bool      // a request for it is in flight
 	mayExist    bool      // a creation was sent, and may have taken effect
 	requestedAt time.Time // of the accepted creation; zero is not accepted
+	firstAt     time.Time // of the first one
 	recreated   bool      // another client had deleted it
 	retryAt     time.Time
 	pause       time.Duration
@@ -152,6 +153,7 @@ type evictionRequest struct {
 	changedAt   time.Time                // of eviction
 	active      string                   // the active responder
 	activeSince time.Time                // when the drain saw that
+	answers     []ResponderReport        // of the Eviction before another client has deleted the request
 
 	fallback       EvictionFallback
 	fallbackDetail string
@@ -342,7 +344,8 @@ func (q *evictionRequests) updateRequest(o kubeapi.EvictionRequest) {
 	}
 }
 
-// removeRequest takes over that another client has deleted a request. The drain creates it again once.
+// removeRequest takes over that another client has deleted a request. The garbage collector deletes it after the pod. If
+// the pod is still waiting, the drain creates the request again once.
 func (q *evictionRequests) removeRequest(pod, uid string, now time.Time) {
 	if q.existing[pod] == nil || q.existing[pod].UID != uid {
 		return
@@ -352,11 +355,14 @@ func (q *evictionRequests) removeRequest(pod, uid string, now time.Time) {
 	switch {
 	case r == nil || r.object == nil || r.object.UID != uid:
 		return
+	case !r.pod.isWaiting():
+		r.object, r.mayExist = nil, false
+		return
 	case r.recreated:
 		r.rejected, r.lastError = RequestDeleted, "another client deletes EvictionRequest "+r.name()
 	}
 	r.object, r.requestedAt, r.recreated, r.attemptAt, r.retryAt = nil, time.Time{}, true, now, now.Add(minRetryPause)
-	r.eviction, r.active = nil, ""
+	r.answers, r.eviction, r.active = r.responders(), nil, ""
 }
 
 // sendEvictionRequest creates the EvictionRequest of a pod, or takes over the one of an earlier drain. It returns when to
@@ -377,7 +383,7 @@ func (d *Drain) sendEvictionRequest(r *evictionRequest, now time.Time) (retryAt 
 	switch old := q.existing[r.pod.pod.UID]; {
 	case old == nil:
 	case old.Spec.Intent == kubeapi.IntentEviction && !hasFailed(old) && old.DeletionTimestamp == nil:
-		r.requestedAt, r.object = now, old
+		r.requestedAt, r.firstAt, r.object = now, earlierNonZero(r.firstAt, now), old
 		return now // decide again with what it shows
 	default: // its end is final for the responders: make a new one
 		send = func(ctx context.Context, o kubeapi.EvictionRequest, _ bool) error {
@@ -416,7 +422,7 @@ func (d *Drain) runEvictionRequest(ctx context.Context, r *evictionRequest, send
 // recordEvictionRequestAnswer takes over the answer to a creation. existed is true if the request may have existed before.
 func (d *Drain) recordEvictionRequestAnswer(q *evictionRequests, r *evictionRequest, err error, existed bool, now time.Time) {
 	if err == nil {
-		r.requestedAt, r.lastError = now, ""
+		r.requestedAt, r.firstAt, r.lastError = now, earlierNonZero(r.firstAt, now), ""
 		r.object = q.existing[r.pod.pod.UID] // the watch may be faster than the answer
 		return
 	}
@@ -758,6 +764,9 @@ func (s ResponderReport) describeAnswer() string {
 
 // responders returns the state of each responder, as far as it is known. It leaves out the evictor of Kubernetes.
 func (r *evictionRequest) responders() []ResponderReport {
+	if r.eviction == nil && r.answers != nil {
+		return r.answers
+	}
 	return toResponderReports(&r.pod.pod, r.eviction)
 }
 
@@ -793,9 +802,9 @@ func (r *evictionRequest) toReport() *EvictionRequestReport {
 		return nil
 	}
 	report := &EvictionRequestReport{
-		RequestedAt: r.requestedAt, Responders: r.responders(), Fallback: r.fallback, FallbackDetail: r.fallbackDetail, FallbackAt: r.fallbackAt,
+		RequestedAt: r.firstAt, Responders: r.responders(), Fallback: r.fallback, FallbackDetail: r.fallbackDetail, FallbackAt: r.fallbackAt,
 	}
-	if !r.requestedAt.IsZero() {
+	if !r.firstAt.IsZero() {
 		report.Name = r.name()
 	}
 	return report

@@ -311,7 +311,31 @@ func (l *lifecycleSim) list(selector string) (map[string]kubeapi.EvictionRequest
 }
 
 func (l *lifecycleSim) WatchEvictionRequests(ctx context.Context, selector string, h kubeapi.Handler[kubeapi.EvictionRequest]) error {
+	var collector sync.WaitGroup
+	defer collector.Wait()
+	collector.Go(func() { l.collectGarbage(ctx) })
 	return watchSim(ctx, l, h, func() (map[string]kubeapi.EvictionRequest, error) { return l.list(selector) })
+}
+
+// collectGarbage deletes the requests of pods that are gone, until ctx ends.
+func (l *lifecycleSim) collectGarbage(ctx context.Context) {
+	for ctx.Err() == nil {
+		l.mu.Lock()
+		l.sim.mu.Lock()
+		changed := l.sim.changed
+		for name, r := range l.requests {
+			if len(r.OwnerReferences) == 1 && l.sim.pods[r.OwnerReferences[0].UID].gone {
+				delete(l.requests, name)
+				l.wake()
+			}
+		}
+		l.sim.mu.Unlock()
+		l.mu.Unlock()
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		}
+	}
 }
 
 func (l *lifecycleSim) WatchEvictions(ctx context.Context, namespace, _ string, h kubeapi.Handler[kubeapi.Eviction]) error {
@@ -465,6 +489,8 @@ func TestDrainAsksRespondersAndFallsBackInTime(t *testing.T) {
 				check.Not(t, answer.FallbackDetail == "", "the fallback has no detail")
 			}
 			check.Len(t, evictions, s.findRequests("evict", p))
+			reportsAnswer := len(answer.Responders) > 0 && answer.Responders[0].Message != ""
+			check.Is(t, c.responders[a].answersAfter > 0 && c.name != "no time", reportsAnswer, "the report has the answer")
 			took := p.terminatedAt.Sub(began)
 			check.Not(t, took < c.at.Truncate(time.Second)-time.Second || took > c.at+time.Second, "the pod was deleted after %s, want %s", took, c.at)
 			most := 1

@@ -209,7 +209,7 @@ func (f *fixture) checkNoRequests() {
 func (f *fixture) evictedPods() (names []string) {
 	f.t.Helper()
 	for _, e := range f.requests("create", "pods/eviction") {
-		if accepted(e) {
+		if accepted(e) && !strings.Contains(string(e.RequestObject.Raw), "dryRun") {
 			names = append(names, e.ObjectRef.Name)
 		}
 	}
