@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/slipway-dev/slipway/dev/azure"
 	"github.com/slipway-dev/slipway/dev/controlplane"
@@ -305,7 +306,40 @@ func TestEvictionRequests(t *testing.T) {
 		f.check(err)
 		f.checkNoRequests()
 		f.checkAgentRights()
+		f.checkAgentIsLimited(a.Kubeconfig)
 	})
+}
+
+// checkAgentIsLimited checks that a stolen token of the agent cannot act as another requester or as another node's drain.
+func (f *fixture) checkAgentIsLimited(kubeconfig string) {
+	f.t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	f.check(err)
+	client, err := kubernetes.NewForConfig(config)
+	f.check(err)
+	pod := f.pods()["idler-0"]
+	create := func(client kubernetes.Interface, requester, node string) error {
+		r := &lifecyclev1alpha1.EvictionRequest{ObjectMeta: metav1.ObjectMeta{GenerateName: "stolen-", Labels: map[string]string{"slipway.dev/drain-node": node}}}
+		r.Spec = lifecyclev1alpha1.EvictionRequestSpec{Requester: requester, Intent: lifecyclev1alpha1.EvictionRequestIntentEviction}
+		r.Spec.Target.Pod = &lifecyclev1alpha1.EvictionRequestPodReference{Name: pod.Name, UID: pod.UID}
+		_, err := client.LifecycleV1alpha1().EvictionRequests(f.ns).Create(f.ctx, r, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err
+	}
+	f.check(create(client, drain.Requester, f.node))
+	for _, c := range []struct{ requester, node, refusal string }{
+		{"example.com/other", f.node, "no EvictionRequests but those of the requester slipway.dev/drain"},
+		{drain.Requester, "another-node", "no EvictionRequests of other drains"},
+	} {
+		f.check(create(f.Client(), c.requester, c.node)) // the administrator may
+		if err := create(client, c.requester, c.node); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), c.refusal) {
+			f.t.Errorf("%s for node %s: got %v, want it refused: %s", c.requester, c.node, err, c.refusal)
+		}
+	}
+	policy, err := f.Client().AdmissionregistrationV1().ValidatingAdmissionPolicies().Get(f.ctx, testbed.AgentAccount+"-eviction-request", metav1.GetOptions{})
+	f.check(err)
+	if policy.Status.TypeChecking == nil || len(policy.Status.TypeChecking.ExpressionWarnings) > 0 {
+		f.t.Errorf("type check: %+v", policy.Status)
+	}
 }
 
 // checkAgentRights compares the agent's requests to lifecycle.k8s.io with its role. dev/e2e/agent compares the others.
