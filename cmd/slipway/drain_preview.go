@@ -49,6 +49,7 @@ func (d *nodeDrain) printPreview(f drain.Prediction) error {
 		header += "\tSUCCESSOR FIRST"
 	}
 	fmt.Fprintln(w, header)
+	var asked []string
 	for _, p := range f.Pods {
 		rule := p.Decision.Rule.String()
 		if p.Decision.Detail != "" {
@@ -67,6 +68,15 @@ func (d *nodeDrain) printPreview(f drain.Prediction) error {
 			fmt.Fprintf(w, "\t%s", p.Surge)
 		}
 		fmt.Fprintln(w)
+		if p.EvictionRequest != nil {
+			asked = append(asked, fmt.Sprintf("%s/%s: %s", p.Namespace, p.Name, p.EvictionRequest))
+		}
 	}
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, line := range asked {
+		fmt.Fprintln(d.out, line)
+	}
+	return nil
 }

@@ -61,6 +61,7 @@ type Drain struct {
 	conditions          conditionWrites
 	finalList           finalList
 	detachWait          *detachWait
+	requests            *evictionRequests // nil until a pod with responders is evicted
 	// reportedDrained is true after OnDrained was called and no pod arrived since.
 	reportedDrained bool
 	// decidingSurges counts the surges that are being decided. surgingOwners has the controllers, by UID, of the pods with
@@ -123,6 +124,7 @@ func (d *Drain) Run(ctx context.Context) (Report, error) {
 	stop()
 	d.background.Wait()
 	d.awaitRestores()
+	d.withdrawEvictionRequests()
 	d.processInbox() // answers that arrived while the drain ended
 	report := d.newReport(outcome)
 	report.EndedAt = endedAt
@@ -396,6 +398,7 @@ func (d *Drain) advanceRemovals(ctx context.Context, now time.Time) (next time.T
 	next = earlierNonZero(next, d.startFinalListIfEmpty(ctx, now))
 	next = earlierNonZero(next, d.startVolumePollIfDue(ctx, now))
 	next = earlierNonZero(next, d.nextRestoreCheck())
+	next = earlierNonZero(next, d.syncEvictionRequests(now))
 	open := d.waveStartTimes(now)
 	for _, p := range pods {
 		switch {

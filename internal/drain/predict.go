@@ -38,6 +38,9 @@ type PodPrediction struct {
 	GivenGraceSeconds  int64 `json:"graceGivenSeconds"`
 	// Surge says whether the pod would get a successor first. It is nil if it needs none.
 	Surge *SurgeReport `json:"surge,omitempty"`
+	// EvictionRequest says which responders of the pod would be asked first. With a dry run it also has what they have
+	// answered to an earlier request, or why they would not be asked.
+	EvictionRequest *EvictionRequestReport `json:"evictionRequest,omitempty"`
 	// Obstacle is what would block the pod now. Its Reason is empty if nothing would.
 	Obstacle BlockedPod `json:"obstacle,omitzero"`
 }
@@ -90,6 +93,9 @@ func Predict(ctx context.Context, api API, o Options, dryRun bool) (Prediction, 
 	slices.SortStableFunc(f.Pods, func(a, b PodPrediction) int {
 		return cmp.Or(cmp.Compare(a.Wave, b.Wave), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
+	if dryRun {
+		d.dryRunEvictionRequests(ctx, f.Pods)
+	}
 	return f, ctx.Err()
 }
 
@@ -105,6 +111,7 @@ func (d *Drain) predictPod(p *podState, now time.Time) PodPrediction {
 		if d.options.DisableEviction {
 			f.Removal = DeletedOnRequest
 		}
+		f.EvictionRequest = d.predictResponders(p)
 	}
 	return f
 }

@@ -31,6 +31,8 @@ const (
 	ObstacleGroup ObstacleKind = "group"
 	// ObstacleStopping: the pod is terminating within its grace.
 	ObstacleStopping ObstacleKind = "stopping"
+	// ObstacleResponder: a responder of the pod was asked to remove it, see EvictionRequestReport.
+	ObstacleResponder ObstacleKind = "eviction-responder"
 	// ObstaclePolicy: the policy does not allow the eviction.
 	ObstaclePolicy ObstacleKind = "policy"
 	// ObstacleQueued: other requests come first.

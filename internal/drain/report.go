@@ -110,6 +110,8 @@ type PodReport struct {
 	UnansweredRequest RemovalMethod `json:"unansweredRequest,omitempty"`
 	// Surge is nil if the pod needed no successor before it left.
 	Surge *SurgeReport `json:"surge,omitempty"`
+	// EvictionRequest is set if the pod has responders (spec.evictionResponders).
+	EvictionRequest *EvictionRequestReport `json:"evictionRequest,omitempty"`
 }
 
 // Delay is one kind of obstacle that a pod had to wait for.

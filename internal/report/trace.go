@@ -236,6 +236,8 @@ func describeObstacle(reason drain.ObstacleKind, pdb string) string {
 		return "admission webhook"
 	case drain.ObstacleGroup:
 		return "other pods of its group"
+	case drain.ObstacleResponder:
+		return "eviction responder"
 	}
 	return cmp.Or(string(reason), "unknown obstacle")
 }

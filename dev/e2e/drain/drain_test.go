@@ -56,7 +56,11 @@ type fixture struct {
 
 func newFixture(t *testing.T, name string) *fixture {
 	t.Helper()
-	bed := testbed.StartShared(t)
+	return newFixtureOn(t, testbed.StartShared(t), name)
+}
+
+func newFixtureOn(t *testing.T, bed *testbed.Testbed, name string) *fixture {
+	t.Helper()
 	ctx := testbed.TestContext(t)
 	f := &fixture{Testbed: bed, t: t, ctx: ctx, node: name, ns: name}
 	f.check(bed.AddNodes(ctx, controlplane.NodeSpec{
