@@ -18,8 +18,8 @@ const (
 	minOwnerInterval = time.Second
 	// endpointInterval is the pause between two reads of the EndpointSlices.
 	endpointInterval = time.Second
-	// endpointWait limits the wait for the endpoints. A Service whose endpoints somebody writes by hand never gets the
-	// successor.
+	// endpointWait limits the wait for the endpoints. If the endpoints of a Service are written by hand, the successor
+	// never becomes one.
 	endpointWait = 2 * time.Minute
 	// creationWait is how long a new pod may take to appear. An autoscaler reads its minimum every 15 s by default.
 	creationWait = 45 * time.Second
@@ -377,7 +377,7 @@ func (x *surgeRun) awaitEndpoints(ctx context.Context, successor *podState) erro
 }
 
 // findMissingEndpoint returns a Service that has the leaving pod as endpoint, and has no ready endpoint with the UID of the
-// successor. It returns none if there is no such Service.
+// successor. The result is empty if each Service has the successor.
 func (x *surgeRun) findMissingEndpoint(ctx context.Context, successorUID string) (service string, err error) {
 	all, err := call(ctx, func(ctx context.Context) ([]kubeapi.EndpointSlice, error) {
 		return x.s.api.ListEndpointSlices(ctx, x.request.Pod.Namespace)
@@ -567,7 +567,7 @@ func (x *surgeRun) await(ctx context.Context, next time.Time) error {
 	return x.checkOwner(ctx)
 }
 
-// checkOwner returns an error if somebody else has changed the size, or has started a rollout. It ignores a failed read.
+// checkOwner returns an error if another client has changed the size, or has started a rollout. It ignores a failed read.
 func (x *surgeRun) checkOwner(ctx context.Context) error {
 	z, err := x.s.readSize(ctx, x.record.Target)
 	switch {
