@@ -629,8 +629,11 @@ func checkPreconditions(m *kubeapi.ObjectMeta, uid, version string) error {
 	return nil
 }
 
-// checkNotBelow fails the test if Slipway writes a size below the user's.
+// checkNotBelow fails the test if Slipway writes a size below the user's, or raises it twice.
 func (l *client) checkNotBelow(size *int32) {
+	if l.hpa == nil && *size > l.wanted+1 {
+		l.t.Errorf("Slipway sets %d, but the user wants %d", *size, l.wanted)
+	}
 	if size != nil && *size < l.wanted {
 		l.t.Errorf("I11: Slipway sets %d, but the user wants %d", *size, l.wanted)
 	}

@@ -16,8 +16,9 @@ const (
 	// ownerInterval is the longest pause between two reads of the size, and minOwnerInterval the shortest.
 	ownerInterval    = 5 * time.Second
 	minOwnerInterval = time.Second
-	// endpointInterval is the pause between two reads of the EndpointSlices.
-	endpointInterval = time.Second
+	// minEndpointInterval is the first pause between two reads of the EndpointSlices. It doubles up to endpointInterval.
+	minEndpointInterval = 125 * time.Millisecond
+	endpointInterval    = time.Second
 	// endpointWait limits the wait for the endpoints. If the endpoints of a Service are written by hand, the successor
 	// never becomes one.
 	endpointWait = 2 * time.Minute
@@ -350,7 +351,7 @@ func (x *surgeRun) awaitSuccessor(ctx context.Context) (*podState, error) {
 
 // awaitEndpoints waits until the successor is a ready endpoint of each Service that has the leaving pod as endpoint.
 func (x *surgeRun) awaitEndpoints(ctx context.Context, successor *podState) error {
-	for {
+	for pause := minEndpointInterval; ; pause = min(2*pause, endpointInterval) {
 		missing, err := x.findMissingEndpoint(ctx, successor.uid)
 		if err == nil && missing == "" {
 			return nil
@@ -363,7 +364,7 @@ func (x *surgeRun) awaitEndpoints(ctx context.Context, successor *podState) erro
 			return refuse(ReasonNoEndpoint, "the successor %s is not a ready endpoint of Service %s after %s", successor.name, missing, endpointWait)
 		}
 		x.report(AwaitingEndpoint, successor.name, "not an endpoint yet of Service "+missing)
-		if err := x.await(ctx, time.Now().Add(endpointInterval)); err != nil {
+		if err := x.await(ctx, time.Now().Add(pause)); err != nil {
 			return err
 		}
 		pods, _ := x.pods.snapshot()
