@@ -16,10 +16,11 @@ const (
 	// ownerInterval is the longest pause between two reads of the size, and minOwnerInterval the shortest.
 	ownerInterval    = 5 * time.Second
 	minOwnerInterval = time.Second
-	// endpointInterval is the pause between two reads of the EndpointSlices.
-	endpointInterval = time.Second
-	// endpointWait limits the wait for the endpoints. A Service whose endpoints somebody writes by hand never gets the
-	// successor.
+	// minEndpointInterval is the first pause between two reads of the EndpointSlices. It doubles up to endpointInterval.
+	minEndpointInterval = 125 * time.Millisecond
+	endpointInterval    = time.Second
+	// endpointWait limits the wait for the endpoints. If the endpoints of a Service are written by hand, the successor
+	// never becomes one.
 	endpointWait = 2 * time.Minute
 	// creationWait is how long a new pod may take to appear. An autoscaler reads its minimum every 15 s by default.
 	creationWait = 45 * time.Second
@@ -350,7 +351,7 @@ func (x *surgeRun) awaitSuccessor(ctx context.Context) (*podState, error) {
 
 // awaitEndpoints waits until the successor is a ready endpoint of each Service that has the leaving pod as endpoint.
 func (x *surgeRun) awaitEndpoints(ctx context.Context, successor *podState) error {
-	for {
+	for pause := minEndpointInterval; ; pause = min(2*pause, endpointInterval) {
 		missing, err := x.findMissingEndpoint(ctx, successor.uid)
 		if err == nil && missing == "" {
 			return nil
@@ -363,7 +364,7 @@ func (x *surgeRun) awaitEndpoints(ctx context.Context, successor *podState) erro
 			return refuse(ReasonNoEndpoint, "the successor %s is not a ready endpoint of Service %s after %s", successor.name, missing, endpointWait)
 		}
 		x.report(AwaitingEndpoint, successor.name, "not an endpoint yet of Service "+missing)
-		if err := x.await(ctx, time.Now().Add(endpointInterval)); err != nil {
+		if err := x.await(ctx, time.Now().Add(pause)); err != nil {
 			return err
 		}
 		pods, _ := x.pods.snapshot()
@@ -377,7 +378,7 @@ func (x *surgeRun) awaitEndpoints(ctx context.Context, successor *podState) erro
 }
 
 // findMissingEndpoint returns a Service that has the leaving pod as endpoint, and has no ready endpoint with the UID of the
-// successor. It returns none if there is no such Service.
+// successor. The result is empty if each Service has the successor.
 func (x *surgeRun) findMissingEndpoint(ctx context.Context, successorUID string) (service string, err error) {
 	all, err := call(ctx, func(ctx context.Context) ([]kubeapi.EndpointSlice, error) {
 		return x.s.api.ListEndpointSlices(ctx, x.request.Pod.Namespace)
@@ -567,7 +568,7 @@ func (x *surgeRun) await(ctx context.Context, next time.Time) error {
 	return x.checkOwner(ctx)
 }
 
-// checkOwner returns an error if somebody else has changed the size, or has started a rollout. It ignores a failed read.
+// checkOwner returns an error if another client has changed the size, or has started a rollout. It ignores a failed read.
 func (x *surgeRun) checkOwner(ctx context.Context) error {
 	z, err := x.s.readSize(ctx, x.record.Target)
 	switch {
