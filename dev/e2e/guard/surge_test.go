@@ -286,6 +286,11 @@ func TestSurgeTokenWritesOnlyItsOwnRecords(t *testing.T) {
 		for _, l := range []string{lease(mine, holder, "true", 20), lease(theirs, stranger, "true", 20), lease("slipway-manager", "x", "", 20), lease("slipway-drain-0", "", "", 20)} {
 			f.createForSurge(slipwayLeases, l)
 		}
+		t.Cleanup(func() {
+			for _, name := range []string{mine, theirs, "slipway-manager", "slipway-drain-0"} {
+				_ = f.Client().CoordinationV1().Leases(testbed.AgentNamespace).Delete(context.WithoutCancel(f.ctx), name, metav1.DeleteOptions{})
+			}
+		})
 		const records, held = "no Leases but records of surges", "only records of surges that it holds"
 		client.await(t, map[string]attempt{"60 s at most": create(lease(fresh, holder, "true", 61))})
 		for name, c := range map[string]struct {
