@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -64,7 +65,7 @@ type watcher struct {
 
 const (
 	namespace   = "shop"
-	tick        = 200 * time.Millisecond
+	tick        = 400 * time.Millisecond
 	podGrace    = time.Second
 	hpaInterval = 15 * time.Second
 )
@@ -353,7 +354,8 @@ func (c *cluster) updateStatus() {
 			}
 		}
 		next.UpdatedReplicas = next.Replicas
-		if fmt.Sprint(next) != fmt.Sprint(w.Status) {
+		if next.Replicas != w.Status.Replicas || next.ReadyReplicas != w.Status.ReadyReplicas ||
+			string(next.ObservedGeneration) != string(w.Status.ObservedGeneration) {
 			w.Status = next
 			c.touch(&w.ObjectMeta)
 		}
@@ -423,6 +425,13 @@ func (c *cluster) currentField() int32 {
 		return *v
 	}
 	return 0
+}
+
+// leastCounts returns the least number of ready pods, and of ready endpoints, so far.
+func (c *cluster) leastCounts() (ready, serving int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.leastReady, c.leastServing
 }
 
 func (c *cluster) pod(name string) *kubeapi.Pod {
@@ -517,7 +526,7 @@ func (l *client) serve(ctx context.Context, name string, do func() error) error 
 	}
 	began := time.Now()
 	if !elapsed.Sleep(ctx, time.Millisecond+f.before) {
-		if f.late {
+		if f.late && isWrite(name) {
 			go func() {
 				time.Sleep(min(f.before-time.Since(began), 3*time.Second))
 				_ = locked()
@@ -536,6 +545,10 @@ func (l *client) serve(ctx context.Context, name string, do func() error) error 
 		return errConnection
 	}
 	return err
+}
+
+func isWrite(request string) bool {
+	return !strings.HasPrefix(request, "Get") && !strings.HasPrefix(request, "List") && !strings.HasPrefix(request, "Watch")
 }
 
 func (l *client) isDead() bool {
@@ -774,19 +787,24 @@ func (l *client) putLease(lease kubeapi.Lease) *kubeapi.Lease {
 	return clone(stored)
 }
 
-func (l *client) CreateLease(ctx context.Context, lease kubeapi.Lease) (made *kubeapi.Lease, err error) {
-	err = l.serve(ctx, "CreateLease", func() error {
+func (l *client) CreateLease(ctx context.Context, lease kubeapi.Lease) (*kubeapi.Lease, error) {
+	var made *kubeapi.Lease
+	err := l.serve(ctx, "CreateLease", func() error {
 		if l.leases[lease.Name] != nil {
 			return statusError(409, "AlreadyExists")
 		}
 		made = l.putLease(lease)
 		return nil
 	})
-	return made, err
+	if err != nil {
+		return nil, err
+	}
+	return made, nil
 }
 
-func (l *client) UpdateLease(ctx context.Context, lease kubeapi.Lease) (made *kubeapi.Lease, err error) {
-	err = l.serve(ctx, "UpdateLease", func() error {
+func (l *client) UpdateLease(ctx context.Context, lease kubeapi.Lease) (*kubeapi.Lease, error) {
+	var made *kubeapi.Lease
+	err := l.serve(ctx, "UpdateLease", func() error {
 		stored := l.leases[lease.Name]
 		if stored == nil {
 			return statusError(404, "NotFound")
@@ -797,7 +815,10 @@ func (l *client) UpdateLease(ctx context.Context, lease kubeapi.Lease) (made *ku
 		made = l.putLease(lease)
 		return nil
 	})
-	return made, err
+	if err != nil {
+		return nil, err
+	}
+	return made, nil
 }
 
 func (l *client) DeleteLease(ctx context.Context, lease kubeapi.Lease) error {
