@@ -50,3 +50,18 @@ const (
 	ReasonRequestFailed   = "request-failed"    // the API server refused a request
 	ReasonNotNeeded       = "not-needed"        // another pod became ready before the surge started
 )
+
+// RefusalReasons are the reasons of a refusal, and FailureReasons those of a surge that has started and failed. Metrics have
+// a label for each.
+var (
+	RefusalReasons = []string{
+		ReasonOptedOut, ReasonOwnerKind, ReasonReadWriteOnce, ReasonRollout, ReasonRecreate, ReasonPaused,
+		ReasonDeleting, ReasonAtMaximum, ReasonScalerConflict, ReasonNoTime, ReasonNoRights, ReasonNoRoom,
+		ReasonReverted, ReasonSizeUnknown,
+	}
+	FailureReasons = []string{
+		ReasonBusy, ReasonUnschedulable, ReasonNoSuccessor, ReasonNotReadyInTime, ReasonNoEndpoint,
+		ReasonSizeChanged, ReasonUntil, ReasonCancelled, ReasonRecordLost, ReasonOtherPodRemoved,
+		ReasonNotEvicted, ReasonRequestFailed, ReasonNotNeeded, ReasonLeaving,
+	}
+)
