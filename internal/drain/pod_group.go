@@ -221,13 +221,15 @@ func (d *Drain) recordMode(g *groupState, mode kubeapi.DisruptionMode, err error
 // again; zero means after the next event.
 func (d *Drain) tryReleaseGroup(ctx context.Context, p *podState, now time.Time) (retryAt time.Time) {
 	g := d.getOrAddGroup(p)
+	if p != g.members[0] || g.checking { // one attempt for all pods
+		return time.Time{}
+	}
+	if before := d.findEarlierWaitingPod(g, p.wave); before != nil {
+		g.block(ObstacleQueued, fmt.Sprintf("the drain asks for the pods of %s last, and has not evicted pod %s yet", g, before.name()), now)
+		return time.Time{}
+	}
 	tracker := d.trackerFor(d.groupMethod())
 	switch {
-	case p != g.members[0] || g.checking: // one attempt for all pods
-		return time.Time{}
-	case d.hasEarlierPodsWaiting(g, p.wave):
-		g.block(ObstacleQueued, "the drain asks for the pods of "+g.String()+" last", now)
-		return time.Time{}
 	case !g.modeAnswered && g.mode == kubeapi.DisruptionModeUnknown:
 		g.block(ObstacleQueued, "the disruptionMode of "+g.String()+" is being read", now)
 		return time.Time{}
@@ -265,12 +267,16 @@ func (d *Drain) groupMethod() RemovalMethod {
 	return Evicted
 }
 
-// hasEarlierPodsWaiting reports whether other pods of the wave or of an earlier one still wait: pods without a group, and
-// pods of a group that was released and may have a PDB in common with this one.
-func (d *Drain) hasEarlierPodsWaiting(g *groupState, wave int) bool {
-	return d.hasPod(func(p *podState) bool {
+// findEarlierWaitingPod returns a waiting pod of the wave or of an earlier one that comes before the group: a pod without a
+// group, or a pod of a group that was released and may have a PDB in common with this one. It returns nil without one.
+func (d *Drain) findEarlierWaitingPod(g *groupState, wave int) *podState {
+	i := slices.IndexFunc(d.podsByName, func(p *podState) bool {
 		return p.isWaiting() && p.wave <= wave && (p.group.IsZero() || p.groupReleased && p.pod.Namespace == g.namespace)
 	})
+	if i < 0 {
+		return nil
+	}
+	return d.podsByName[i]
 }
 
 // block records one obstacle for all held pods of the group.

@@ -59,6 +59,8 @@ func TestGroupIsEvictedTogetherAfterOtherPods(t *testing.T) {
 		}
 		check.Not(t, !at[0].Equal(at[1]) || !at[1].Equal(at[2]), "not requested at once: %v", at)
 		check.Is(t, "", podReportOf(t, r, late).Group)
+		waited := podReportOf(t, r, members[0]).Delays[0]
+		check.Not(t, waited.Reason != ObstacleQueued || !strings.Contains(waited.Detail, "shop/late"), "%+v", waited)
 	})
 }
 

@@ -21,6 +21,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -497,6 +498,45 @@ func TestGroupIsEvictedWholeOrNotAtAll(t *testing.T) {
 	}
 	if members != 3 {
 		t.Errorf("%d pods of the group were evicted, want 3", members)
+	}
+}
+
+// TestPodGroupModeIsReadFromTheAPIServer drains a node with two PodGroups. The eviction of one pod of one is denied.
+func TestPodGroupModeIsReadFromTheAPIServer(t *testing.T) {
+	t.Parallel()
+	bed := testbed.StartForTest(t, testbed.Options{Cluster: controlplane.Options{Flags: map[string][]string{
+		controlplane.APIServer: {"--feature-gates=GenericWorkload=true", "--runtime-config=scheduling.k8s.io/v1beta1=true"},
+	}}})
+	f := newFixtureOn(t, bed, "podgroups")
+	for name, mode := range map[string]schedulingv1beta1.DisruptionMode{
+		"together": {All: &schedulingv1beta1.AllDisruptionMode{}}, "single": {Single: &schedulingv1beta1.SingleDisruptionMode{}},
+	} {
+		group := &schedulingv1beta1.PodGroup{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: schedulingv1beta1.PodGroupSpec{
+			SchedulingPolicy: schedulingv1beta1.PodGroupSchedulingPolicy{Basic: &schedulingv1beta1.BasicSchedulingPolicy{}}, DisruptionMode: &mode,
+		}}
+		_, err := f.Client().SchedulingV1beta1().PodGroups(f.ns).Create(f.ctx, group, metav1.CreateOptions{})
+		f.check(err)
+		pods := f.app(name, 2).StatefulSet()
+		pods.Spec.Template.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: &name}
+		f.run(pods)
+	}
+	blocked := f.app("together", 2)
+	blocked.MinAvailable = "1"
+	pdb := blocked.PodDisruptionBudget()
+	pdb.Spec.Selector.MatchLabels = map[string]string{"statefulset.kubernetes.io/pod-name": "together-0"}
+	f.run(pdb)
+	r := f.drain(exitTimeout, f.node, "--timeout", "10s")
+	f.checkOutput(r, "asks for all pods of PodGroup/together or for none, and pod "+f.ns+"/together-0 cannot be evicted")
+	evicted := map[string]int{}
+	for _, e := range f.requests("create", "pods/eviction") {
+		if dry := strings.Contains(string(e.RequestObject.Raw), `"dryRun":["All"]`); !dry {
+			evicted[e.ObjectRef.Name]++
+		} else if strings.HasPrefix(e.ObjectRef.Name, "single-") {
+			t.Errorf("a dry run for %s", e.ObjectRef.Name)
+		}
+	}
+	if len(evicted) != 2 || evicted["single-0"] != 1 || evicted["single-1"] != 1 {
+		t.Errorf("evicted %v, want single-0 and single-1 once", evicted)
 	}
 }
 
