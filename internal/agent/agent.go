@@ -93,7 +93,7 @@ type Options struct {
 	Sources  []Source
 	Approver Approver // approves interruptions; nil never approves
 	Volumes  drain.VolumeAPI
-	// EvictionRequests asks the responders of a pod before its eviction; nil asks nobody.
+	// EvictionRequests asks the responders of a pod before its eviction; nil asks none.
 	EvictionRequests drain.EvictionRequestAPI
 	Policy           NoticePolicy
 	DeadlineMargin   time.Duration
