@@ -40,6 +40,7 @@ name, use node/NAME or pod/NAME.`,
 		RunE: f.run,
 	}
 	f.rules.addFlags(cmd.Flags())
+	f.rules.addSurgeFlags(cmd.Flags())
 	f.output.addFlag(cmd.Flags())
 	f.cluster.addFlags(cmd.Flags())
 	return cmd
@@ -51,6 +52,9 @@ func (f *whyFlags) run(cmd *cobra.Command, args []string) error {
 	}
 	policy, err := f.rules.parsePolicy()
 	if err != nil {
+		return err
+	}
+	if err := f.rules.surge.validateForCluster(f.cluster); err != nil {
 		return err
 	}
 	namespace, err := f.cluster.defaultNamespace()
@@ -74,8 +78,12 @@ func (f *whyFlags) run(cmd *cobra.Command, args []string) error {
 		if err != nil {
 			return err
 		}
-		return f.output.printAnswer(w, answer, func(w io.Writer, _ bool) error {
-			return errors.Join(explain.PrintEvacuation(w, answer), printResponders(w, o.Pods, s.node))
+		surges, err := f.rules.predictSurges(cmd.Context(), f.cluster.kube, []string{s.node}, cmd.ErrOrStderr())
+		if err != nil {
+			return err
+		}
+		return f.output.printAnswer(w, evacuationWithSurges{answer, surges}, func(w io.Writer, _ bool) error {
+			return errors.Join(explain.PrintEvacuation(w, answer), printSurges(w, surges), printResponders(w, o.Pods, s.node))
 		}, formatName("Node", s.node))
 	}
 	answer, err := planner.JudgePendingPodFromObjects(o, s.pod)
@@ -84,6 +92,13 @@ func (f *whyFlags) run(cmd *cobra.Command, args []string) error {
 	}
 	return f.output.printAnswer(w, answer, func(w io.Writer, wide bool) error { return explain.PrintPendingPod(w, answer, wide) },
 		formatName("Pod", s.pod.Name))
+}
+
+// evacuationWithSurges is the answer about a node.
+type evacuationWithSurges struct {
+	*planner.Evacuation
+
+	Surges []podSurge `json:"surges,omitempty"`
 }
 
 // printResponders prints which pods of the node have responders. A drain asks them before it evicts the pod.

@@ -80,6 +80,14 @@ type Approver interface {
 	Approve(ctx context.Context, ids ...string) error
 }
 
+// Surger starts successors of pods before they leave the node. *surge.Surger implements it.
+type Surger interface {
+	drain.Surger
+	// RestoreExpired restores the sizes of owners whose surge was left behind by a crashed process. It returns when ctx
+	// ends.
+	RestoreExpired(ctx context.Context)
+}
+
 // Options configures an agent. A field is required unless its comment names a default.
 type Options struct {
 	Node         string
@@ -93,6 +101,7 @@ type Options struct {
 	Sources  []Source
 	Approver Approver // approves interruptions; nil never approves
 	Volumes  drain.VolumeAPI
+	Surger   Surger // starts successors of pods before they leave; nil starts none
 	// EvictionRequests asks the responders of a pod before its eviction; nil asks none.
 	EvictionRequests drain.EvictionRequestAPI
 	Policy           NoticePolicy
@@ -214,6 +223,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	if a.options.DrainSlots != nil {
 		group.Go(func() { a.reconcileOnDrainSlotChange(work) })
+	}
+	if a.options.Surger != nil {
+		group.Go(func() { a.options.Surger.RestoreExpired(work) })
 	}
 	defer context.AfterFunc(ctx, func() { a.interruptAndEnqueue(work, func(context.Context) {}) })()
 	defer a.waitForEvents() // stopping the drain may queue one more

@@ -182,6 +182,14 @@ func (a *Agent) buildDrainSpec(now time.Time) (spec drainSpec, needed bool) {
 	return o, len(o.demands) > 0
 }
 
+// drainSurger returns the Surger of drains, or nil. An interface with a nil Surger in it would not be nil.
+func (a *Agent) drainSurger() drain.Surger {
+	if a.options.Surger == nil {
+		return nil
+	}
+	return a.options.Surger
+}
+
 func (a *Agent) startDrain(ctx context.Context, o drainSpec) {
 	now := time.Now()
 	run := &drainRun{spec: o, done: make(chan struct{}), throttleEnd: now.Add(throttleTime(o.terms.Deadline, now))}
@@ -191,7 +199,7 @@ func (a *Agent) startDrain(ctx context.Context, o drainSpec) {
 	run.drain = drain.New(a.options.API, drain.Options{
 		Node: a.options.Node, PolicyForPod: o.podPolicy, ShouldDrainPod: o.matchesPod, TimeLimits: o.terms, Volumes: a.options.Volumes, Logger: a.log,
 		GraceSeconds: a.options.GracePeriodSeconds, DisableEviction: a.options.DisableEviction, EvictionRequests: a.options.EvictionRequests,
-		OnProgress: a.newProgressHandler(run),
+		OnProgress: a.newProgressHandler(run), Surger: a.drainSurger(),
 		OnDrained: func(r drain.Report) {
 			run.reportDelivered.Store(true)
 			a.enqueueUpdate(work, func(context.Context) { a.recordNodeDrained(run, r) })

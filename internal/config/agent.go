@@ -23,6 +23,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice/condition"
 	"github.com/slipway-dev/slipway/internal/notify"
 	"github.com/slipway-dev/slipway/internal/semaphore"
+	"github.com/slipway-dev/slipway/internal/surge"
 )
 
 // Agent holds all options of `slipway agent`.
@@ -52,6 +53,8 @@ type Agent struct {
 
 	MaxConcurrentDrains int
 	Namespace           string
+	// Surge is a surge.Mode.
+	Surge string
 
 	DeadlineMargin  time.Duration
 	Acknowledge     bool
@@ -109,6 +112,7 @@ func (a *Agent) RegisterFlags(fs *pflag.FlagSet) {
 
 	fs.IntVar(&a.MaxConcurrentDrains, "max-concurrent-drains", 0, fmt.Sprintf("how many nodes of the cluster may drain at once if the drain can wait, at most %d; 0 means no limit", semaphore.MaxLimit))
 	fs.StringVar(&a.Namespace, "namespace", os.Getenv("POD_NAMESPACE"), "namespace of the agents and their Leases (default $POD_NAMESPACE)")
+	fs.StringVar(&a.Surge, "surge", string(surge.Off), "start a pod's successor before its eviction, if its owner would have no ready pod: never, annotated (with "+surge.Annotation+": \"true\") or always")
 
 	fs.DurationVar(&a.DeadlineMargin, "deadline-margin", agent.DefaultDeadlineMargin, "time before the deadline that stays free for reporting ended pods")
 	fs.BoolVar(&a.Acknowledge, "acknowledge", true, "acknowledge an event to Azure when every VM of the event is drained")
@@ -235,7 +239,7 @@ func (a *Agent) validatePolicy() error {
 	return errors.Join(errs...)
 }
 
-// validateConditions validates the condition rules and the options of drain slots.
+// validateConditions validates the condition rules, and the options that need Leases: drain slots and surges.
 func (a *Agent) validateConditions() error {
 	var errs []error
 	bad := a.newErrorCollector(&errs)
@@ -256,6 +260,11 @@ func (a *Agent) validateConditions() error {
 	}
 	if a.MaxConcurrentDrains > 0 && a.Namespace == "" {
 		bad("namespace", a.Namespace, "the namespace of the agents (in a pod: POD_NAMESPACE from metadata.namespace), which --max-concurrent-drains needs")
+	}
+	if mode, err := surge.ParseMode(a.Surge); err != nil {
+		bad("surge", a.Surge, "never, annotated or always")
+	} else if mode.Enabled() && a.Namespace == "" {
+		bad("namespace", a.Namespace, "the namespace of the agents (in a pod: POD_NAMESPACE from metadata.namespace), which --surge needs")
 	}
 	return errors.Join(errs...)
 }

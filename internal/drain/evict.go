@@ -33,6 +33,9 @@ func (d *Drain) tryRemovePod(ctx context.Context, p *podState, now time.Time) (r
 	if d.options.DisableEviction {
 		return d.removeIfAllowed(ctx, p, now, DeletedOnRequest)
 	}
+	if waits, at := d.awaitSurge(ctx, p, now); waits {
+		return at
+	}
 	if !d.terms.HasDeadline() || !p.canDelete {
 		return d.removeIfAllowed(ctx, p, now, Evicted)
 	}
@@ -278,6 +281,7 @@ func (d *Drain) delayPodAfterError(ctx context.Context, p *podState, method Remo
 		d.delayPodAfterPDBDenial(ctx, p, now, status)
 	case isMultiplePDBError(status):
 		d.startPDBWatch(ctx, p.pod.Namespace, now)
+		p.noteSurgeDenial()
 		d.extendBackoffForPod(p, d.pdbs.multiplePDBBackoff(&p.pod), detail, now, manualFixPause, manualFixPause)
 	case isNamespaceTerminating(status):
 		d.delayPod(p, ObstacleError, namespaceDeletedDetail, now, maxRetryPause)
@@ -305,6 +309,7 @@ func (d *Drain) delayPodAfterError(ctx context.Context, p *podState, method Remo
 // delayPodAfterPDBDenial delays a pod after a PDB has denied its eviction. All pods of that PDB share the delay.
 func (d *Drain) delayPodAfterPDBDenial(ctx context.Context, p *podState, now time.Time, status *kubeapi.StatusError) {
 	d.startPDBWatch(ctx, p.pod.Namespace, now)
+	p.noteSurgeDenial()
 	longest := maxPDBPauseVoluntary
 	if d.terms.HasDeadline() {
 		longest = maxPDBPauseForced
