@@ -123,8 +123,8 @@ func (d *Drain) Run(ctx context.Context) (Report, error) {
 	endedAt := time.Now()
 	stop()
 	d.background.Wait()
+	d.withdrawEvictionRequests() // first, so that the responders stop soon
 	d.awaitRestores()
-	d.withdrawEvictionRequests()
 	d.processInbox() // answers that arrived while the drain ended
 	report := d.newReport(outcome)
 	report.EndedAt = endedAt
