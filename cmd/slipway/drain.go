@@ -69,9 +69,9 @@ still blocked by a PodDisruptionBudget when its termination must start is delete
 node stays cordoned after the deadline.
 
 With --surge, a pod gets a successor on another node before it leaves, if its owner would have no ready pod without it, or
-if its PodDisruptionBudget never allows its eviction. Without the flag no pod gets one. "--surge=off" does it only for pods
-that have the annotation slipway.dev/surge: "true", or with an owner that has it. "--surge=on", or only "--surge", does it
-for all pods without the annotation "false". Ctrl-C restores the size of the owners.
+if its PodDisruptionBudget never allows its eviction. Without the flag no pod gets one. "--surge=annotated" does it only for
+pods with the annotation slipway.dev/surge: "true", on the pod or its owner. "--surge=always", or only "--surge", does it for
+all pods without the annotation "false". Ctrl-C restores the size of the owners.
 
 Several nodes are all cordoned before the first eviction. They are drained one after another, or at the same time if
 --deadline is set.
@@ -108,7 +108,7 @@ func (f *drainFlags) addFlags(cmd *cobra.Command) {
 	fs.BoolVar(&f.keepCordoned, "keep-cordoned", false, "keep the node cordoned if the drain fails")
 	fs.BoolVar(&f.waitDetach, "wait-for-detach", false, "also wait until the pods' volumes are detached")
 	fs.StringVarP(&f.output, "output", "o", "", `"json" prints the drain report`)
-	f.surge.addFlags(fs, `start the successor of a pod before the pod leaves, if it cannot be spared: "on" for all pods, "off" only for pods with the annotation slipway.dev/surge: "true"; without this flag, for none`)
+	f.surge.addFlags(fs, "start the successor of a pod first, if the pod cannot be spared: never, annotated (only for pods with the annotation slipway.dev/surge) or always")
 	_ = fs.MarkHidden("chunk-size")
 	f.kube.addFlags(fs)
 }
@@ -129,7 +129,7 @@ func (f *drainFlags) validate(args []string) error {
 		return fmt.Errorf("--timeout: %s: want 0 or more", f.timeout)
 	case f.deadline > 0 && f.timeout > 0:
 		return errors.New("--deadline and --timeout: want only one of the two: a deadline already limits the drain")
-	case f.surge.isSet() && f.disableEvict:
+	case f.surge.enabled() && f.disableEvict:
 		return errors.New("--surge and --disable-eviction: want only one of the two: pods that are deleted at once get no successor first")
 	}
 	if err := f.surge.validate(); err != nil {
@@ -199,7 +199,7 @@ func (f *drainFlags) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	if f.surge.isSet() {
+	if f.surge.enabled() {
 		surger, err := f.surge.newSurger(api, cmd.ErrOrStderr())
 		if err != nil {
 			return err

@@ -39,13 +39,13 @@ func (r *ruleFlags) addFlags(fs *pflag.FlagSet) {
 
 // addSurgeFlags adds the flags of `slipway drain --surge`, with which a command shows who would get a successor first.
 func (r *ruleFlags) addSurgeFlags(fs *pflag.FlagSet) {
-	r.surge.addFlags(fs, "also show which pods slipway drain --surge would start a successor for first, and which cannot have one: on or off, as in slipway drain")
+	r.surge.addFlags(fs, "also show which pods slipway drain --surge would start a successor for first, and which cannot have one: never, annotated or always")
 }
 
 // predictSurges returns which pods of the nodes would get a successor first, and which cannot have one. It returns nil
 // without --surge.
 func (r *ruleFlags) predictSurges(ctx context.Context, kube kubeFlags, nodes []string, stderr io.Writer) ([]podSurge, error) {
-	if !r.surge.isSet() {
+	if !r.surge.enabled() {
 		return nil, nil
 	}
 	api, err := kube.newAPIClient()

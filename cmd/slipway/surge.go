@@ -26,25 +26,29 @@ import (
 // maxConcurrentSurges is how many successors one command starts at the same time.
 const maxConcurrentSurges = 128
 
-// surgeFlags holds the flags for starting the successors of pods before they leave. Without --surge there is none.
+// surgeFlags holds the flags for starting the successors of pods before they leave.
 type surgeFlags struct {
 	mode      string
 	namespace string
 }
 
 func (s *surgeFlags) addFlags(fs *pflag.FlagSet, usage string) {
-	fs.StringVar(&s.mode, "surge", "", usage)
+	fs.StringVar(&s.mode, "surge", string(surge.Off), usage)
 	fs.Lookup("surge").NoOptDefVal = string(surge.On)
 	fs.StringVar(&s.namespace, "surge-namespace", "slipway", "namespace of Slipway, which holds the records of surges")
 }
 
-func (s *surgeFlags) isSet() bool { return s.mode != "" }
+// enabled reports whether any pod may surge. validate has to be called before.
+func (s *surgeFlags) enabled() bool {
+	mode, _ := surge.ParseMode(s.mode)
+	return mode.Enabled()
+}
 
 func (s *surgeFlags) validate() error {
-	switch {
-	case s.isSet() && s.mode != string(surge.Off) && s.mode != string(surge.On):
-		return fmt.Errorf("--surge: %q: want off or on", s.mode)
-	case s.isSet() && s.namespace == "":
+	if _, err := surge.ParseMode(s.mode); err != nil {
+		return fmt.Errorf("--surge: %w", err)
+	}
+	if s.enabled() && s.namespace == "" {
 		return errors.New("--surge-namespace: is empty: want the namespace of Slipway")
 	}
 	return nil
@@ -52,7 +56,7 @@ func (s *surgeFlags) validate() error {
 
 // validateForCluster is validate for a command that can read a snapshot file.
 func (s *surgeFlags) validateForCluster(c clusterFlags) error {
-	if s.isSet() && c.file != "" {
+	if s.enabled() && c.file != "" {
 		return errors.New("--surge and --snapshot: want only one of the two: a snapshot does not contain the owners of pods")
 	}
 	return s.validate()
@@ -60,12 +64,16 @@ func (s *surgeFlags) validateForCluster(c clusterFlags) error {
 
 // newSurger returns what decides about surges and carries them out.
 func (s *surgeFlags) newSurger(api *kubeapi.Client, log io.Writer) (*surge.Surger, error) {
+	mode, err := surge.ParseMode(s.mode)
+	if err != nil {
+		return nil, err
+	}
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
 	}
 	return surge.New(surge.Options{
-		API: api, Namespace: s.namespace, Mode: surge.Mode(s.mode), MaxConcurrent: maxConcurrentSurges,
+		API: api, Namespace: s.namespace, Mode: mode, MaxConcurrent: maxConcurrentSurges,
 		Identity: fmt.Sprintf("command/%s/%d", host, os.Getpid()),
 		Logger:   slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})

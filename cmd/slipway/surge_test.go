@@ -99,7 +99,7 @@ func TestI10SurgeWithoutNamespaceOrRightIsRefused(t *testing.T) {
 			review.Status.Allowed = review.Spec.ResourceAttributes.Verb != c.denied
 			return true, review, nil
 		})
-		err := (&surgeFlags{mode: "on", namespace: c.namespace}).checkRecords(t.Context(), core)
+		err := (&surgeFlags{mode: "always", namespace: c.namespace}).checkRecords(t.Context(), core)
 		if len(c.says) == 0 {
 			check.NoError(t, err)
 			continue

@@ -401,7 +401,7 @@ func (d *Drain) giveUpSurge(p *podState, now time.Time) {
 		return
 	}
 	if s.phase == surgeRunning || s.phase == surgeQueued {
-		s.report.Result.Reason, s.report.Result.Detail = "no-time", "no time was left to wait for the successor"
+		s.report.Result.Reason, s.report.Result.Detail = surge.ReasonNoTime, "no time was left to wait for the successor"
 		d.options.Logger.Info("surge given up: no time is left", "pod", p.name(), "step", s.report.Progress.Step)
 	}
 	if s.run != nil {
