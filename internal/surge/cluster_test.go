@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -49,6 +50,7 @@ type cluster struct {
 	wanted       int32
 	wantedAbsent bool // the user's minimum is absent
 	leastReady   int  // the least number of ready pods that stay, so far
+	leastServing int  // the least number of ready endpoints, so far
 	created      int
 	lastScaling  time.Time
 	lastGitOps   time.Time
@@ -63,7 +65,7 @@ type watcher struct {
 
 const (
 	namespace   = "shop"
-	tick        = 200 * time.Millisecond
+	tick        = 400 * time.Millisecond
 	podGrace    = time.Second
 	hpaInterval = 15 * time.Second
 )
@@ -123,7 +125,7 @@ func newCluster(t *testing.T, size int32) *cluster {
 		}
 		p.Status.Conditions = []kubeapi.Condition{{Type: "Ready", Status: "True", LastTransitionTime: p.CreationTimestamp.Add(c.startup)}}
 	}
-	c.leastReady = int(size)
+	c.leastReady, c.leastServing = int(size), int(size)
 	c.updateStatus()
 	return c
 }
@@ -282,6 +284,7 @@ func (c *cluster) reconcilePods(now time.Time) {
 		}
 	}
 	c.leastReady = min(c.leastReady, c.countReady())
+	c.leastServing = min(c.leastServing, c.countServing(now))
 }
 
 func (c *cluster) terminate(p *kubeapi.Pod, now time.Time) {
@@ -294,6 +297,21 @@ func (c *cluster) terminate(p *kubeapi.Pod, now time.Time) {
 func (c *cluster) countReady() (n int) {
 	for _, p := range c.pods {
 		if _, ready := p.ReadyTime(); ready && p.DeletionTimestamp == nil {
+			n++
+		}
+	}
+	return n
+}
+
+// isServing reports whether the pod is a ready endpoint. The EndpointSlice controller is two seconds late.
+func isServing(p *kubeapi.Pod, now time.Time) bool {
+	since, ready := p.ReadyTime()
+	return ready && p.DeletionTimestamp == nil && now.Sub(since) >= 2*time.Second
+}
+
+func (c *cluster) countServing(now time.Time) (n int) {
+	for _, p := range c.pods {
+		if isServing(p, now) {
 			n++
 		}
 	}
@@ -336,7 +354,8 @@ func (c *cluster) updateStatus() {
 			}
 		}
 		next.UpdatedReplicas = next.Replicas
-		if fmt.Sprint(next) != fmt.Sprint(w.Status) {
+		if next.Replicas != w.Status.Replicas || next.ReadyReplicas != w.Status.ReadyReplicas ||
+			string(next.ObservedGeneration) != string(w.Status.ObservedGeneration) {
 			w.Status = next
 			c.touch(&w.ObjectMeta)
 		}
@@ -406,6 +425,13 @@ func (c *cluster) currentField() int32 {
 		return *v
 	}
 	return 0
+}
+
+// leastCounts returns the least number of ready pods, and of ready endpoints, so far.
+func (c *cluster) leastCounts() (ready, serving int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.leastReady, c.leastServing
 }
 
 func (c *cluster) pod(name string) *kubeapi.Pod {
@@ -500,7 +526,7 @@ func (l *client) serve(ctx context.Context, name string, do func() error) error 
 	}
 	began := time.Now()
 	if !elapsed.Sleep(ctx, time.Millisecond+f.before) {
-		if f.late {
+		if f.late && isWrite(name) {
 			go func() {
 				time.Sleep(min(f.before-time.Since(began), 3*time.Second))
 				_ = locked()
@@ -519,6 +545,10 @@ func (l *client) serve(ctx context.Context, name string, do func() error) error 
 		return errConnection
 	}
 	return err
+}
+
+func isWrite(request string) bool {
+	return !strings.HasPrefix(request, "Get") && !strings.HasPrefix(request, "List") && !strings.HasPrefix(request, "Watch")
 }
 
 func (l *client) isDead() bool {
@@ -718,8 +748,7 @@ func (l *client) ListEndpointSlices(ctx context.Context, _ string) (all []kubeap
 			Name: "web-x", Labels: map[string]string{"kubernetes.io/service-name": "web"},
 		}}
 		for _, p := range l.pods {
-			since, ready := p.ReadyTime()
-			ready = ready && p.DeletionTimestamp == nil && time.Since(since) > 2*time.Second // the controller is late
+			ready := isServing(p, time.Now())
 			e := kubeapi.Endpoint{TargetRef: &kubeapi.ObjectReference{Kind: "Pod", Name: p.Name, UID: p.UID}}
 			e.Conditions.Ready = &ready
 			slice.Endpoints = append(slice.Endpoints, e)
@@ -758,19 +787,24 @@ func (l *client) putLease(lease kubeapi.Lease) *kubeapi.Lease {
 	return clone(stored)
 }
 
-func (l *client) CreateLease(ctx context.Context, lease kubeapi.Lease) (made *kubeapi.Lease, err error) {
-	err = l.serve(ctx, "CreateLease", func() error {
+func (l *client) CreateLease(ctx context.Context, lease kubeapi.Lease) (*kubeapi.Lease, error) {
+	var made *kubeapi.Lease
+	err := l.serve(ctx, "CreateLease", func() error {
 		if l.leases[lease.Name] != nil {
 			return statusError(409, "AlreadyExists")
 		}
 		made = l.putLease(lease)
 		return nil
 	})
-	return made, err
+	if err != nil {
+		return nil, err
+	}
+	return made, nil
 }
 
-func (l *client) UpdateLease(ctx context.Context, lease kubeapi.Lease) (made *kubeapi.Lease, err error) {
-	err = l.serve(ctx, "UpdateLease", func() error {
+func (l *client) UpdateLease(ctx context.Context, lease kubeapi.Lease) (*kubeapi.Lease, error) {
+	var made *kubeapi.Lease
+	err := l.serve(ctx, "UpdateLease", func() error {
 		stored := l.leases[lease.Name]
 		if stored == nil {
 			return statusError(404, "NotFound")
@@ -781,7 +815,10 @@ func (l *client) UpdateLease(ctx context.Context, lease kubeapi.Lease) (made *ku
 		made = l.putLease(lease)
 		return nil
 	})
-	return made, err
+	if err != nil {
+		return nil, err
+	}
+	return made, nil
 }
 
 func (l *client) DeleteLease(ctx context.Context, lease kubeapi.Lease) error {

@@ -46,6 +46,22 @@ const (
 	ReasonCancelled       = "cancelled"         // the context has ended
 	ReasonRecordLost      = "record-lost"       // the record could not be renewed, or another process took it over
 	ReasonOtherPodRemoved = "other-pod-removed" // the pod was not removed after the size was lowered
+	ReasonNotEvicted      = "not-evicted"       // the caller did not evict the pod in time
 	ReasonRequestFailed   = "request-failed"    // the API server refused a request
 	ReasonNotNeeded       = "not-needed"        // another pod became ready before the surge started
+)
+
+// RefusalReasons are the reasons of a refusal, and FailureReasons those of a surge that has started and failed. Metrics have
+// a label for each.
+var (
+	RefusalReasons = []string{
+		ReasonOptedOut, ReasonOwnerKind, ReasonReadWriteOnce, ReasonRollout, ReasonRecreate, ReasonPaused,
+		ReasonDeleting, ReasonAtMaximum, ReasonScalerConflict, ReasonNoTime, ReasonNoRights, ReasonNoRoom,
+		ReasonReverted, ReasonSizeUnknown,
+	}
+	FailureReasons = []string{
+		ReasonBusy, ReasonUnschedulable, ReasonNoSuccessor, ReasonNotReadyInTime, ReasonNoEndpoint,
+		ReasonSizeChanged, ReasonUntil, ReasonCancelled, ReasonRecordLost, ReasonOtherPodRemoved,
+		ReasonNotEvicted, ReasonRequestFailed, ReasonNotNeeded, ReasonLeaving,
+	}
 )

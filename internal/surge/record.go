@@ -84,8 +84,10 @@ func (s *Surger) newHold(l kubeapi.Lease, renewed time.Time) *hold {
 }
 
 var (
-	// errRecordLost: another process has taken the record over, or may take it over soon.
-	errRecordLost = errors.New("the record of the surge could not be renewed, or another process has taken it over")
+	// errRecordLost: another process has taken the record over, and restores the size.
+	errRecordLost = errors.New("another process has taken the record of the surge over")
+	// errNotRenewed: another process may take the record over soon.
+	errNotRenewed = errors.New("the record of the surge could not be renewed")
 	// errBusy: another process holds the record.
 	errBusy = errors.New("another surge of the owner is running")
 )
@@ -173,15 +175,15 @@ func (s *Surger) takeExisting(ctx context.Context, l kubeapi.Lease, seen *observ
 	return nil, true, nil
 }
 
-// keepRenewed renews the record until ctx ends, and calls lost once another process has it.
+// keepRenewed renews the record until ctx ends, and calls lost once another process has it. After an outage of the API
+// server the record is still valid if no other process has taken it over.
 func (h *hold) keepRenewed(ctx context.Context, lost func()) {
 	for elapsed.Sleep(ctx, renewInterval) {
-		for !h.renew(ctx) && ctx.Err() == nil {
-			if !h.isHeld() {
+		for !h.renew(ctx) && elapsed.Sleep(ctx, retryPause) {
+			if h.isLost() {
 				lost()
 				return
 			}
-			elapsed.Sleep(ctx, retryPause)
 		}
 	}
 }
@@ -227,7 +229,7 @@ func (h *hold) replace(ctx context.Context, r *record) error {
 		if err == nil {
 			return nil
 		}
-		if !h.isHeld() {
+		if h.isLost() {
 			return errRecordLost
 		}
 		if err := pauseAfter(ctx, err); err != nil {

@@ -28,6 +28,8 @@ const (
 	readyWait = 10 * time.Minute
 	// removalWait is how long a controller may take to remove the pod after the size was lowered.
 	removalWait = 20 * time.Second
+	// evictionWait limits how long the raised size is kept for an eviction.
+	evictionWait = 10 * time.Minute
 )
 
 // surgeRun is the state of one surge. Only the goroutine of Run uses it, except for pods.
@@ -47,12 +49,14 @@ type surgeRun struct {
 	unanswered string
 	lowered    bool
 	loweredAt  time.Time
-	left       bool // the pod is terminating or gone
-	successor  *podState
-	progress   Progress
-	raisedAt   time.Time
-	nextOwner  time.Time // when the owner is read next
-	lastOwner  time.Time
+	// evictableAt is when the caller was first asked to evict the pod.
+	evictableAt time.Time
+	left        bool // the pod is terminating or gone
+	successor   *podState
+	progress    Progress
+	raisedAt    time.Time
+	nextOwner   time.Time // when the owner is read next
+	lastOwner   time.Time
 }
 
 // Run carries out one surge. It returns when the pod is terminating or gone, when the surge failed, or when ctx ends. In
@@ -234,8 +238,10 @@ func (x *surgeRun) raise(ctx context.Context) error {
 			}
 			r = x.record
 			continue
-		case !x.hold.isHeld():
+		case x.hold.isLost():
 			return errRecordLost
+		case !x.hold.isHeld():
+			err = errNotRenewed
 		default:
 			x.raised = true
 			err = x.s.writeSize(ctx, r.Target, z.resourceVersion, &r.To)
@@ -402,7 +408,7 @@ func (x *surgeRun) remove(ctx context.Context) error {
 				return err
 			}
 			if !safe {
-				x.report(Evictable, x.successor.name, detail)
+				x.askForEviction(detail)
 			}
 			if x.lowered {
 				continue
@@ -413,14 +419,25 @@ func (x *surgeRun) remove(ctx context.Context) error {
 				if !x.record.Target.isScaler() {
 					return refuse(ReasonOtherPodRemoved, "the pod was not removed within %s after the size was lowered", removalWait)
 				}
-				x.report(Evictable, x.successor.name, fmt.Sprintf("the autoscaler has not lowered the size within %s", removalWait))
+				x.askForEviction(fmt.Sprintf("the autoscaler has not lowered the size within %s", removalWait))
 				next = now.Add(ownerInterval)
 			}
+		}
+		if !x.evictableAt.IsZero() && now.Sub(x.evictableAt) > evictionWait {
+			return refuse(ReasonNotEvicted, "the pod was not evicted within %s", evictionWait)
 		}
 		if err := x.await(ctx, next); err != nil {
 			return err
 		}
 	}
+}
+
+// askForEviction tells the caller to evict the pod.
+func (x *surgeRun) askForEviction(detail string) {
+	if x.evictableAt.IsZero() {
+		x.evictableAt = time.Now()
+	}
+	x.report(Evictable, x.successor.name, detail)
 }
 
 // lowerIfSafe lowers the size if the ReplicaSet controller would then delete exactly the leaving pod. It first looks at
@@ -444,7 +461,7 @@ func (x *surgeRun) lowerIfSafe(ctx context.Context, watched []podState) (safe bo
 		return false, detail, nil
 	}
 	if !x.hold.isHeld() {
-		return false, "", errRecordLost
+		return true, "", nil // await ends the surge if the record is lost
 	}
 	x.report(Removing, x.successor.name, fmt.Sprintf("%s back to %s", x.record.Target, formatSize(x.record.From)))
 	by, z, err := x.s.lower(ctx, x.record)
@@ -552,7 +569,7 @@ func (x *surgeRun) checkOwner(ctx context.Context) error {
 
 // end restores what the surge has changed, and deletes its record.
 func (x *surgeRun) end(ctx context.Context, cause error) error {
-	if errors.Is(cause, errRecordLost) || !x.hold.isHeld() {
+	if x.hold.isLost() {
 		x.result.RestoreErr = errRecordLost
 		return cause
 	}
@@ -639,6 +656,9 @@ func (s *Surger) learnStartup(uid string, p podState) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if len(s.startups) >= maxLearned {
+		clear(s.startups)
+	}
 	s.startups[uid] = took
 }
 

@@ -29,6 +29,8 @@ const (
 
 	defaultSchedulingWait = 10 * time.Second
 	defaultMaxConcurrent  = 32
+	// maxLearned limits how many start-up times are kept.
+	maxLearned = 4096
 )
 
 // API lists the requests of this package to the API server. *kubeapi.Client implements it. An implementation must be
