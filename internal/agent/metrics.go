@@ -6,7 +6,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/drain"
 	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
 	"github.com/slipway-dev/slipway/internal/notice"
-	"github.com/slipway-dev/slipway/internal/notice/azure"
+	"github.com/slipway-dev/slipway/internal/notice/poll"
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
@@ -34,7 +34,7 @@ var obstacleLabels = []drain.ObstacleKind{
 	drain.ObstaclePDB, drain.ObstacleMultiplePDBs, drain.ObstacleAPIServerBusy, drain.ObstacleForbidden, drain.ObstacleWebhook, drain.ObstacleError, drain.ObstaclePolicy,
 }
 
-// pollOK is the result label of a successful poll; the other labels are azure.Class values.
+// pollOK is the result label of a successful poll; the other labels are poll.Class values.
 const pollOK = "ok"
 
 func NewMetrics(r *observe.Registry) *Metrics {
@@ -74,7 +74,7 @@ func NewMetrics(r *observe.Registry) *Metrics {
 		}
 	}
 	m.Polls.With(pollOK)
-	for _, c := range azure.Classes() {
+	for _, c := range poll.Classes() {
 		m.Polls.With(string(c))
 	}
 	for _, o := range drain.Outcomes() {
@@ -93,15 +93,15 @@ func toUnixSeconds(t time.Time) float64 {
 	return float64(t.UnixMilli()) / 1000
 }
 
-// FetchSucceeded implements azure.Observer.
+// FetchSucceeded implements poll.Observer.
 func (m *Metrics) FetchSucceeded(took time.Duration) {
 	m.Polls.With(pollOK).Inc()
 	m.pollSeconds.Observe(took.Seconds())
 	m.lastRead.Set(toUnixSeconds(time.Now()))
 }
 
-// FetchFailed implements azure.Observer.
-func (m *Metrics) FetchFailed(_ error, class azure.Class) { m.Polls.With(string(class)).Inc() }
+// FetchFailed implements poll.Observer.
+func (m *Metrics) FetchFailed(_ error, class poll.Class) { m.Polls.With(string(class)).Inc() }
 
 func (m *Metrics) setDrainProgress(p drain.Progress) {
 	m.drainPods.With("gone").Set(float64(p.Gone))

@@ -21,6 +21,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/notice/azure"
 	"github.com/slipway-dev/slipway/internal/notice/condition"
+	"github.com/slipway-dev/slipway/internal/notice/poll"
 	"github.com/slipway-dev/slipway/internal/notify"
 	"github.com/slipway-dev/slipway/internal/observe"
 	"github.com/slipway-dev/slipway/internal/semaphore"
@@ -46,7 +47,7 @@ type AgentOptions struct {
 	// WrapTransport wraps the transport of requests to APIServer, Metadata or Receivers, for example to measure them.
 	WrapTransport func(to string, next http.RoundTripper) http.RoundTripper
 	// PollObserver observes every poll for notices, in addition to the agent's own metrics.
-	PollObserver azure.Observer
+	PollObserver poll.Observer
 	// Sources are additional notice sources. Conditions maps the IDs of their notices to actions.
 	Sources    []agent.Source
 	Conditions map[string]agent.Action
@@ -277,21 +278,21 @@ func awaitStartedAndDrained(ctx context.Context, running *atomic.Pointer[agent.A
 }
 
 // combinePollObservers returns an observer that calls both the agent's own observer and the additional observer.
-func (x AgentOptions) combinePollObservers(own azure.Observer) azure.Observer {
+func (x AgentOptions) combinePollObservers(own poll.Observer) poll.Observer {
 	if x.PollObserver == nil {
 		return own
 	}
 	return observerPair{own, x.PollObserver}
 }
 
-type observerPair struct{ first, second azure.Observer }
+type observerPair struct{ first, second poll.Observer }
 
 func (b observerPair) FetchSucceeded(took time.Duration) {
 	b.first.FetchSucceeded(took)
 	b.second.FetchSucceeded(took)
 }
 
-func (b observerPair) FetchFailed(err error, class azure.Class) {
+func (b observerPair) FetchFailed(err error, class poll.Class) {
 	b.first.FetchFailed(err, class)
 	b.second.FetchFailed(err, class)
 }
