@@ -452,7 +452,7 @@ func FuzzDocument(f *testing.F) {
 		s, err := Document(raw).ToSnapshot(resource, readAt)
 		if err != nil {
 			var failed *poll.Error
-			if !errors.As(err, &failed) || !slices.Contains(Classes(), failed.Class) {
+			if !errors.As(err, &failed) || !slices.Contains(poll.Classes(), failed.Class) {
 				t.Fatalf("error %v has no class", err)
 			}
 			return
