@@ -84,7 +84,7 @@ func (r *spotReader) read(ctx context.Context) (snapshot notice.Snapshot, change
 	return snapshot, err == nil, err
 }
 
-// parse returns the notice in the response. Every response except none is a notice, whatever its fields are.
+// parse returns the notice in the response. Every JSON object is a notice, even without readable fields.
 func (r *spotReader) parse(body []byte) (notice.Snapshot, error) {
 	s := newSnapshot()
 	if body == nil {
@@ -387,8 +387,8 @@ func hasEndedEvent(state, description string) bool {
 	return false
 }
 
-// parseCode returns the type of notice for the code of an event. An unknown code is a reboot, for which the node is
-// drained just before and restored afterwards.
+// parseCode returns the type of notice for the code of an event. An unknown code counts as a reboot: the node is
+// drained just before, and restored afterwards.
 func parseCode(path string, raw json.RawMessage) (t notice.Type, code string, err error) {
 	code, err = parseText(path, raw)
 	switch strings.ToLower(code) {

@@ -144,7 +144,7 @@ func (s *Source) ResumeNotices(notices []notice.Notice) {
 	s.RequestPoll()
 }
 
-// Run polls until ctx ends. It calls emit with all notices whenever those of one path have changed. Until every path has
+// Run polls until ctx ends. It calls emit with all notices whenever the notices of one path have changed. Until every path has
 // been read, the snapshots are incomplete.
 func (s *Source) Run(ctx context.Context, emit func(notice.Snapshot)) {
 	var group sync.WaitGroup
