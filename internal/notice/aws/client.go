@@ -36,6 +36,8 @@ const (
 	maxTokenBytes = 1024
 	// tokenFailurePause is how long the failure to get a token is returned for other reads, too.
 	tokenFailurePause = time.Second
+	// tokenRetryPause is how often a new token is requested while the old one is still valid.
+	tokenRetryPause = time.Minute
 	// probeTimeout limits the request that finds the cause of a failure.
 	probeTimeout = time.Second
 )
@@ -137,10 +139,13 @@ func (c *Client) useToken(ctx context.Context) (endpoint, token string, err erro
 	} else if err = c.renewToken(ctx); err != nil && ctx.Err() == nil {
 		c.failure, c.failedAt = err, time.Now()
 	}
-	if err != nil && (c.token == "" || !now.Before(c.expiresAt)) {
-		return "", "", err
+	if err != nil {
+		if c.token == "" || !now.Before(c.expiresAt) {
+			return "", "", err
+		}
+		c.renewAt = now.Add(tokenRetryPause) // the old one is used until it expires
 	}
-	return c.endpoints[0], c.token, nil // without a new token the old one is used until it expires
+	return c.endpoints[0], c.token, nil
 }
 
 func (c *Client) dropToken(token string) {
