@@ -132,6 +132,9 @@ func RunAgentWithOptions(ctx context.Context, c config.Agent, x AgentOptions, st
 	if err != nil {
 		return err
 	}
+	if err := checkEndpoint(c); err != nil {
+		return err
+	}
 	registry := observe.NewRegistry()
 	notifier, err := notify.NewNotifier(c.Notifications, notify.Options{
 		Log: log, Metrics: registry, UserAgent: "slipway-agent/" + Version(), Wrap: x.newTransportWrapper(Receivers), WarnOnInvalidTemplates: x.WarnOfTemplates,
