@@ -18,7 +18,7 @@ type Metrics struct {
 	ConditionsFailed                       *observe.Counter
 	Polls                                  *observe.Vec[observe.Counter]
 	pollSeconds                            *observe.Histogram
-	liveNotices                            *observe.Vec[observe.Gauge]
+	liveNotices, planned                   *observe.Vec[observe.Gauge]
 	deadline, lastRead                     *observe.Gauge
 	yielded, waitingForSlot                *observe.Gauge
 	drainPods                              *observe.Vec[observe.Gauge]
@@ -53,6 +53,7 @@ func NewMetrics(r *observe.Registry) *Metrics {
 		pollSeconds: r.Histogram("slipway_agent_poll_seconds", "Response time of a poll of the cloud's notices, in seconds.",
 			[]float64{.005, .02, .1, .5, 1, 2, 5, 30, 120}).With(),
 		liveNotices:    r.Gauge("slipway_agent_active_notices", "Current notices for this instance.", "type"),
+		planned:        r.Gauge("slipway_agent_planned_notices", "Notices for this instance that are not due yet.", "type"),
 		lastRead:       r.Gauge("slipway_agent_last_read_timestamp_seconds", "When the notices were last read successfully, in seconds since the epoch; 0 is never.").With(),
 		deadline:       r.Gauge("slipway_agent_deadline_timestamp_seconds", "When the next interruption is due, in seconds since the epoch; 0 is none.").With(),
 		drainPods:      r.Gauge("slipway_drain_pods", "Pods of the running drain, by state.", "state"),
@@ -69,6 +70,7 @@ func NewMetrics(r *observe.Registry) *Metrics {
 		m.Cordoned.With(string(t))
 		m.Acknowledged.With(string(t))
 		m.liveNotices.With(string(t))
+		m.planned.With(string(t))
 		for _, a := range Actions() {
 			m.Notices.With(string(t), string(a))
 		}
@@ -138,7 +140,12 @@ func (m *Metrics) recordDrain(r drain.Report) {
 
 // updateNoticeMetrics sets the gauges that count the notices that have not ended.
 func (a *Agent) updateNoticeMetrics() {
-	live := map[notice.Type]int{}
+	live, planned := map[notice.Type]int{}, map[notice.Type]int{}
+	for _, s := range a.snapshots {
+		for _, n := range s.Planned {
+			planned[n.Type]++
+		}
+	}
 	var due time.Time
 	now := time.Now()
 	left, waiting := 0, 0
@@ -156,6 +163,7 @@ func (a *Agent) updateNoticeMetrics() {
 	}
 	for _, t := range notice.Types() {
 		a.options.Metrics.liveNotices.With(string(t)).Set(float64(live[t]))
+		a.options.Metrics.planned.With(string(t)).Set(float64(planned[t]))
 	}
 	a.options.Metrics.deadline.Set(toUnixSeconds(due))
 	a.options.Metrics.yielded.Set(float64(left))

@@ -37,7 +37,7 @@ func (m *testNode) reachPhase(t *testing.T, kind notice.Type, want Phase) bool {
 			o.Policy.ActionByType[kind], o.Policy.ActionByCondition["e"] = Cordon, Cordon
 		}
 	})
-	voluntary := kind == notice.Freeze || kind == notice.Condition
+	voluntary := kind == notice.Freeze || !kind.HasDeadline()
 	switch want {
 	case Draining:
 		m.denyEvictions("web")
@@ -47,7 +47,7 @@ func (m *testNode) reachPhase(t *testing.T, kind notice.Type, want Phase) bool {
 			return false
 		}
 	case Acknowledged:
-		if kind == notice.Condition {
+		if !kind.HasDeadline() {
 			return false
 		}
 	}
@@ -66,8 +66,9 @@ func (m *testNode) reachPhase(t *testing.T, kind notice.Type, want Phase) bool {
 	return true
 }
 
-// drainForConditions configures a drain of one hour for condition e.
+// drainForConditions configures a drain of one hour for condition e and for a Rebalance.
 func drainForConditions(o *Options) {
+	o.Policy.ActionByType[notice.Rebalance] = Drain
 	o.Policy.ActionByCondition = map[string]Action{"e": Drain}
 	o.ConditionDrainTimeout = time.Hour
 }

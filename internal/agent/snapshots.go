@@ -22,6 +22,12 @@ func (a *Agent) storeSnapshotAndLogProblems(source string, s notice.Snapshot) {
 	for _, p := range slices.Concat(before.Unreadable, before.Warnings) {
 		reported[problemKey(p)] = true
 	}
+	for _, n := range s.Planned {
+		if !slices.ContainsFunc(before.Planned, func(b notice.Notice) bool { return b.ID == n.ID && b.NotBefore.Equal(n.NotBefore) }) {
+			a.log.Info("planned interruption, not due yet", "id", n.ID, "type", n.Type, "notBefore", n.NotBefore,
+				"description", observe.ClipBytes(n.Description, maxEventMessageBytes))
+		}
+	}
 	for _, p := range s.Unreadable {
 		if !reported[problemKey(p)] {
 			a.log.Error("cannot read a part of the notices", "notice", p.ID, "err", p.Err)

@@ -199,9 +199,11 @@ func (p *poller) pollOnce(ctx context.Context) (wait time.Duration) {
 
 // withClockAhead returns a copy of the snapshot with the difference between the clocks in each notice.
 func withClockAhead(s notice.Snapshot, ahead time.Duration) notice.Snapshot {
-	s.Notices = slices.Clone(s.Notices)
-	for i := range s.Notices {
-		s.Notices[i].ClockAhead = ahead
+	s.Notices, s.Planned = slices.Clone(s.Notices), slices.Clone(s.Planned)
+	for _, list := range [][]notice.Notice{s.Notices, s.Planned} {
+		for i := range list {
+			list[i].ClockAhead = ahead
+		}
 	}
 	return s
 }
@@ -214,7 +216,7 @@ func (p *poller) reportFailedPoll(err error) (wait time.Duration) {
 	p.failure.LogFailure(o.Log, failed, err)
 	o.Observer.FetchFailed(err, failed.Class)
 	if o.MaxBackoff > o.Interval {
-		wait = min(o.Interval<<min(p.failed, 16), o.MaxBackoff) - o.Interval
+		wait = min(o.Interval<<min(p.failed, 16), o.MaxBackoff) - o.Interval/2 // the schedule rounds up
 		p.failed++
 	}
 	if failed.Status == http.StatusTooManyRequests || failed.Status == http.StatusServiceUnavailable {
