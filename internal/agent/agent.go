@@ -90,8 +90,10 @@ type Options struct {
 	// InitialNode is the Node as just read; nil makes the agent read it.
 	InitialNode *kubeapi.Node
 	// Sources have different names. Only a notice's own source can report that the notice ended.
-	Sources        []Source
-	Approver       Approver // approves interruptions; nil never approves
+	Sources  []Source
+	Approver Approver // approves interruptions; nil never approves
+	// Approvers approve the interruptions of some sources instead of Approver, by the name of the source.
+	Approvers      map[string]Approver
 	Volumes        drain.VolumeAPI
 	Policy         NoticePolicy
 	DeadlineMargin time.Duration
@@ -284,7 +286,7 @@ func (a *Agent) CheckReady() error {
 // impossible, or if it waits for other instances.
 func (a *Agent) canExitAfterDrain() bool {
 	for _, h := range a.notices {
-		approved := a.options.Approver == nil || h.recordedPhase == Acknowledged || !isApprovable(h.Notice) || h.waitsFor != ""
+		approved := a.approverOf(h.Notice) == nil || h.recordedPhase == Acknowledged || !isApprovable(h.Notice) || h.waitsFor != ""
 		switch {
 		case h.Phase.isDraining(), h.Decision.Forced && h.needsDrain():
 			return false
