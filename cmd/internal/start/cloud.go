@@ -58,7 +58,7 @@ type cloudSupport struct {
 	open         func(cloudParts) (cloudNotices, error)
 }
 
-// supportedClouds returns every cloud whose notices the agent can read.
+// supportedClouds returns every cloud with notices that the agent can read.
 func supportedClouds() []cloudSupport {
 	return []cloudSupport{
 		{config.CloudAzure, "azure", azureid.ScheduledEventName, openAzure},

@@ -165,8 +165,8 @@ func isHostPart(s string) bool {
 	return s != "" && len(s) < 100 && strings.Trim(strings.ToLower(s), "abcdefghijklmnopqrstuvwxyz0123456789-.") == ""
 }
 
-// findElement returns the text of the first XML element with the name, or "". The responses of this API have neither
-// attributes nor namespaces in such elements, so an XML decoder, which is large, is not needed.
+// findElement returns the text of the first XML element with the name, or "". The elements in responses of this API have
+// no attributes. So no XML decoder is needed, which would be large.
 func findElement(document, name string) string {
 	all := findElements(document, name)
 	if len(all) == 0 {

@@ -92,7 +92,7 @@ func (s *credentialSource) readInstanceRole(ctx context.Context) (credentials, e
 	return parseCredentials("the role "+role+" of the instance", document)
 }
 
-// errNoRole means that there are no credentials to be had.
+// errNoRole means that no place has credentials.
 var errNoRole = errors.New("neither the pod nor the instance has an IAM role")
 
 // readPodIdentity reads the credentials from the agent of EKS Pod Identity on the node.

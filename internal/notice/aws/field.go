@@ -18,7 +18,7 @@ func newID(prefix, path, at string) string {
 	return prefix + "-" + hex.EncodeToString(sum[:8])
 }
 
-// timeLayouts are the accepted formats of times: those of Spot notices and of scheduled events, and some more. A day of
+// timeLayouts are the accepted formats of times. Spot notices have the first one, and scheduled events the second. A day of
 // "2" matches one digit and two. Each format names its time zone.
 var timeLayouts = []string{
 	time.RFC3339, "2 Jan 2006 15:04:05 GMT", "2 Jan 2006 15:04:05 UTC", "Mon, 2 Jan 2006 15:04:05 GMT", "2006-01-02T15:04:05.999999999-0700",

@@ -70,24 +70,50 @@ func warn(s *notice.Snapshot, id string, err error) {
 // spotNoticePeriod is the time that AWS gives before it stops or terminates a Spot instance.
 const spotNoticePeriod = 2 * time.Minute
 
-// spotReader reads the interruption of a Spot instance.
-type spotReader struct{ pathReader }
+// spotReader reads the interruption of a Spot instance. While the service has one, it is the same notice, even if its time
+// changes.
+type spotReader struct {
+	pathReader
+	memory
+}
+
+// memory keeps a notice that has no ID of its own, so that it is recognized when it is read again.
+type memory struct {
+	mu    sync.Mutex
+	known notice.Notice // its ID is empty if there is none
+	dirty bool          // an earlier agent process had another notice
+}
+
+// resume passes the notices that an earlier agent process was handling. It keeps the latest one of the type.
+func (m *memory) resume(t notice.Type, notices []notice.Notice) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, n := range notices {
+		if n.Type == t && n.ID != m.known.ID && !n.NotBefore.Before(m.known.NotBefore) {
+			m.known, m.dirty = n, true
+		}
+	}
+}
 
 func (r *spotReader) read(ctx context.Context) (snapshot notice.Snapshot, changed bool, err error) {
 	body, changed, err := r.fetch(ctx, spotPath)
-	if err != nil || !changed {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err != nil || !changed && !r.dirty {
 		return notice.Snapshot{}, false, err
 	}
 	if snapshot, err = r.parse(body); err == nil {
 		r.store(body)
+		r.dirty = false
 	}
 	return snapshot, err == nil, err
 }
 
-// parse returns the notice in the response. Every response except none is a notice, whatever its fields are.
+// parse returns the notice in the response. Every JSON object is a notice, even without readable fields.
 func (r *spotReader) parse(body []byte) (notice.Snapshot, error) {
 	s := newSnapshot()
 	if body == nil {
+		r.known = notice.Notice{}
 		return s, nil
 	}
 	var fields struct {
@@ -109,6 +135,7 @@ func (r *spotReader) parse(body []byte) (notice.Snapshot, error) {
 	}
 	switch action = strings.ToLower(action); action {
 	case "none":
+		r.known = notice.Notice{}
 		return s, nil
 	case "terminate", "stop":
 	case "hibernate":
@@ -118,6 +145,14 @@ func (r *spotReader) parse(body []byte) (notice.Snapshot, error) {
 			actionErr = fmt.Errorf("action: %s: want terminate, stop or hibernate; assuming terminate", poll.Quote(action))
 		}
 	}
+	if k := r.known; k.ID != "" {
+		n.ID = k.ID
+		// AWS calls the time approximate. A time that is a little later must not extend the drain again and again.
+		if moved := at.Sub(k.NotBefore); moved > 0 && moved < spotNoticePeriod {
+			n.NotBefore = k.NotBefore
+		}
+	}
+	r.known = n
 	s.Notices = []notice.Notice{n}
 	warn(&s, n.ID, actionErr)
 	warn(&s, n.ID, timeErr)
@@ -131,20 +166,7 @@ const rebalancePeriod = time.Hour
 // A renewed recommendation is the same notice for an hour, so that the agent acts at most once in this time.
 type rebalanceReader struct {
 	pathReader
-
-	mu    sync.Mutex
-	known notice.Notice // the last recommendation
-	dirty bool          // known has changed
-}
-
-func (r *rebalanceReader) resume(notices []notice.Notice) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, n := range notices {
-		if n.Type == notice.Rebalance && !n.NotBefore.Before(r.known.NotBefore) && n.ID != r.known.ID {
-			r.known, r.dirty = n, true
-		}
-	}
+	memory
 }
 
 func (r *rebalanceReader) read(ctx context.Context) (snapshot notice.Snapshot, changed bool, err error) {
@@ -387,8 +409,8 @@ func hasEndedEvent(state, description string) bool {
 	return false
 }
 
-// parseCode returns the type of notice for the code of an event. An unknown code is a reboot, for which the node is
-// drained just before and restored afterwards.
+// parseCode returns the type of notice for the code of an event. An unknown code counts as a reboot: the node is
+// drained just before, and restored afterwards.
 func parseCode(path string, raw json.RawMessage) (t notice.Type, code string, err error) {
 	code, err = parseText(path, raw)
 	switch strings.ToLower(code) {

@@ -55,7 +55,7 @@ func TestI10SpotNoticeWithWrongFieldsStillCounts(t *testing.T) {
 		`null`:                            "wrong_shape",
 		`[{"action":"terminate"}]`:        "wrong_shape",
 	} {
-		r := spotReader{testBase}
+		r := spotReader{pathReader: testBase}
 		s, err := r.parse([]byte(body))
 		got := describe(s)
 		if err != nil {
@@ -107,7 +107,7 @@ func TestI10EventWithWrongFieldsStillCounts(t *testing.T) {
 
 func TestGeneratedIDsSurviveRestartsAndDifferByTime(t *testing.T) {
 	read := func(body string) string {
-		r := spotReader{testBase}
+		r := spotReader{pathReader: testBase}
 		s, err := r.parse([]byte(body))
 		if err != nil || len(s.Notices) != 1 {
 			t.Fatal(err, s.Notices)
@@ -135,7 +135,7 @@ func TestRenewedRecommendationIsOneNoticePerHour(t *testing.T) {
 		t.Errorf("after 59 min: ID %s, want still %s", got, first)
 	}
 	restarted := &rebalanceReader{pathReader: testBase}
-	restarted.resume([]notice.Notice{r.known})
+	restarted.resume(notice.Rebalance, []notice.Notice{r.known})
 	if got := read(restarted, "2020-11-05T08:59:30Z"); got != first {
 		t.Errorf("after a restart: ID %s, want still %s", got, first)
 	}
@@ -163,5 +163,37 @@ func TestI10OnlyTerminatedStateIsANotice(t *testing.T) {
 		if got != want {
 			t.Errorf("%q: got %q, want %q", state, got, want)
 		}
+	}
+}
+
+func TestSpotNoticeWithMovingTimeStaysTheSame(t *testing.T) {
+	r := spotReader{pathReader: testBase}
+	var first notice.Notice
+	for i, tt := range []struct{ at, want string }{
+		{"2017-09-18T08:22:00Z", "2017-09-18T08:22:00Z"},
+		{"2017-09-18T08:22:01Z", "2017-09-18T08:22:00Z"}, // a little later
+		{"2017-09-18T08:23:59Z", "2017-09-18T08:22:00Z"},
+		{"2017-09-18T08:21:00Z", "2017-09-18T08:21:00Z"}, // earlier
+		{"2017-09-18T08:23:00Z", "2017-09-18T08:23:00Z"}, // two minutes later
+	} {
+		s, err := r.parse([]byte(`{"action":"stop","time":"` + tt.at + `"}`))
+		if err != nil || len(s.Notices) != 1 {
+			t.Fatal(err, s.Notices)
+		}
+		n := s.Notices[0]
+		if i == 0 {
+			first = n
+		}
+		if got := n.NotBefore.Format(time.RFC3339); got != tt.want || n.ID != first.ID {
+			t.Errorf("%s: %s at %s, want %s at %s", tt.at, n.ID, got, first.ID, tt.want)
+		}
+	}
+	restarted := spotReader{pathReader: testBase}
+	restarted.resume(notice.Preempt, []notice.Notice{first})
+	if s, err := restarted.parse([]byte(`{"action":"stop"}`)); err != nil || s.Notices[0].ID != first.ID {
+		t.Errorf("after a restart: %v, %v", s.Notices, err)
+	}
+	if _, err := r.parse(nil); err != nil || r.known.ID != "" {
+		t.Errorf("%v, still known: %s", err, r.known.ID)
 	}
 }

@@ -62,6 +62,7 @@ type Source struct {
 	asg     *asgReader
 	events  *eventReader
 	hint    *rebalanceReader
+	spot    *spotReader
 }
 
 // part is one path with its own schedule.
@@ -97,13 +98,13 @@ func NewSource(o SourceOptions) (*Source, error) {
 	base := pathReader{client: o.Client, instance: o.Instance, log: o.Log}
 	s.asg = &asgReader{pathReader: base, hook: o.Hook, hookTimeout: o.HookTimeout}
 	s.events = &eventReader{pathReader: base, planner: poll.NewPlanner(o.Leads)}
-	s.hint = &rebalanceReader{pathReader: base}
+	s.hint, s.spot = &rebalanceReader{pathReader: base}, &spotReader{pathReader: base}
 	for _, p := range []struct {
 		reader  reader
 		every   time.Duration // in polls of the Spot notice
 		backoff time.Duration
 	}{
-		{&spotReader{pathReader: base}, 1, maxSpotBackoff},
+		{s.spot, 1, maxSpotBackoff},
 		{s.asg, 2, maxBackoff},
 		{s.hint, 5, maxBackoff},
 		{s.events, 10, maxBackoff},
@@ -134,17 +135,18 @@ func (s *Source) RequestPoll() {
 }
 
 // ResumeNotices passes the notices that the previous agent process was handling. Planned events that it acted on stay
-// given, and a recommendation keeps its ID for an hour.
+// given. A Spot interruption keeps its ID, and a recommendation keeps it for an hour.
 func (s *Source) ResumeNotices(notices []notice.Notice) {
 	if len(notices) == 0 {
 		return
 	}
 	s.events.resume(notices)
-	s.hint.resume(notices)
+	s.hint.resume(notice.Rebalance, notices)
+	s.spot.resume(notice.Preempt, notices)
 	s.RequestPoll()
 }
 
-// Run polls until ctx ends. It calls emit with all notices whenever those of one path have changed. Until every path has
+// Run polls until ctx ends. It calls emit with all notices whenever the notices of one path have changed. Until every path has
 // been read, the snapshots are incomplete.
 func (s *Source) Run(ctx context.Context, emit func(notice.Snapshot)) {
 	var group sync.WaitGroup

@@ -130,7 +130,7 @@ func (r *Response) Err() error {
 	}
 }
 
-// Send sends one request and returns the response, whatever its status is. Every error is an [*Error].
+// Send sends one request and returns the response with any status. Every error is an [*Error].
 func (c *Client) Send(ctx context.Context, method, url string, header http.Header, body []byte) (*Response, error) {
 	limit := c.options.Timeout
 	if !c.answered.Load() {
