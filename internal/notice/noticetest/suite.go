@@ -43,6 +43,8 @@ type Announcement struct {
 	NotBefore time.Time
 	// Timed means that the service tells the time, so the notice must have it.
 	Timed bool
+	// Path is the end of the URL path with the JSON document of the announcement; empty is any path.
+	Path string
 }
 
 // Adapter connects a source and a service to the suite.
@@ -58,6 +60,8 @@ type Adapter struct {
 	// Essential lists the paths of JSON fields without which the service's document says nothing, such as "Events[0].Type".
 	// If one is missing or wrong, the announcement must stay unknown. With any other damage it must become a notice.
 	Essential []string
+	// Exempt reports whether a request is never broken, such as one for a session token. Nil exempts none.
+	Exempt func(r *http.Request) bool
 	// NoClock means that the service does not tell its time.
 	NoClock bool
 	// AbsentIsNone means that a 404 says that there is no announcement.
@@ -132,7 +136,7 @@ func (s *service) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := r.Context().Err(); err != nil {
 		return nil, err
 	}
-	if f != nil {
+	if f != nil && (s.adapter.Exempt == nil || !s.adapter.Exempt(r)) {
 		return f(r, healthy)
 	}
 	response := healthy()
@@ -498,11 +502,11 @@ func (a Adapter) checkDamage(t *testing.T, what Announcement) {
 	s := a.newService()
 	s.announce(what)
 	var document any
-	s.fail(func(_ *http.Request, healthy func() *http.Response) (*http.Response, error) {
+	s.fail(func(r *http.Request, healthy func() *http.Response) (*http.Response, error) {
 		response := healthy()
 		body, _ := io.ReadAll(response.Body)
 		response.Body = io.NopCloser(strings.NewReader(string(body)))
-		if response.StatusCode == http.StatusOK && document == nil {
+		if response.StatusCode == http.StatusOK && document == nil && strings.HasSuffix(r.URL.Path, what.Path) {
 			if json.Unmarshal(body, &document) != nil {
 				document = nil
 			}
@@ -524,7 +528,7 @@ func (a Adapter) checkDamage(t *testing.T, what Announcement) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.fail(replaceDocument(string(body)))
+		s.fail(replaceDocument(what.Path, string(body)))
 		r := a.start(t, s)
 		r.settle()
 		path, _, _ := strings.Cut(name, " ")
@@ -540,13 +544,13 @@ func (a Adapter) checkDamage(t *testing.T, what Announcement) {
 	}
 }
 
-// replaceDocument replaces the body of every good JSON response.
-func replaceDocument(body string) fault {
-	return func(_ *http.Request, healthy func() *http.Response) (*http.Response, error) {
+// replaceDocument replaces the body of every good JSON response to a path.
+func replaceDocument(path, body string) fault {
+	return func(r *http.Request, healthy func() *http.Response) (*http.Response, error) {
 		response := healthy()
 		was, _ := io.ReadAll(response.Body)
 		now := body
-		if response.StatusCode != http.StatusOK || !json.Valid(was) {
+		if response.StatusCode != http.StatusOK || !json.Valid(was) || !strings.HasSuffix(r.URL.Path, path) {
 			now = string(was)
 		}
 		response.Body, response.ContentLength = io.NopCloser(strings.NewReader(now)), int64(len(now))
