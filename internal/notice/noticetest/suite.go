@@ -390,6 +390,9 @@ func (a Adapter) faults() map[string]fault {
 		},
 		"half": func(_ *http.Request, healthy func() *http.Response) (*http.Response, error) {
 			response := healthy()
+			if response.StatusCode != http.StatusOK {
+				return nil, io.ErrUnexpectedEOF
+			}
 			body, _ := io.ReadAll(response.Body)
 			response.Body = cutBody{strings.NewReader(string(body[:len(body)/2]))}
 			return response, nil
