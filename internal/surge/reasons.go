@@ -30,6 +30,7 @@ const (
 	ReasonNoTime         = "no-time"          // the successor would not be ready in time
 	ReasonNoRights       = "no-rights"        // a request was forbidden
 	ReasonNoRoom         = "no-room"          // no other node has room
+	ReasonScalerStuck    = "scaler-stuck"     // the autoscaler could not lower the size again
 	ReasonReverted       = "reverted"         // another client took an earlier raise back
 	ReasonSizeUnknown    = "size-unknown"     // the owner has no size
 )

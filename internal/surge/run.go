@@ -598,7 +598,11 @@ func (x *surgeRun) end(ctx context.Context, cause error) error {
 	}
 	restoring, cancel := context.WithTimeout(context.WithoutCancel(ctx), restoreTimeout)
 	defer cancel()
-	x.report(Restoring, x.progress.Successor, "")
+	successor := ""
+	if x.successor != nil {
+		successor = x.successor.name
+	}
+	x.report(Restoring, successor, "")
 	_, last, err := x.s.restore(restoring, x.record)
 	if err != nil {
 		x.result.RestoreErr = err

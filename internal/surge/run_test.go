@@ -129,14 +129,17 @@ func TestSuccessorIsReadyBeforePodLeaves(t *testing.T) {
 			simulate(t, makeCluster, func(t *testing.T, ctx context.Context, c *cluster) {
 				p := c.newProcess(ctx, "n1/1")
 				var steps []Step
+				var last Progress
 				d, result := p.surge(leaving, time.Time{}, func(p Progress) {
-					if len(steps) == 0 || steps[len(steps)-1] != p.Step {
+					if last = p; len(steps) == 0 || steps[len(steps)-1] != p.Step {
 						steps = append(steps, p.Step)
 					}
 				})
 				check.Is(t, Needed, d.Verdict, d)
 				check.Is(t, 20.0, d.StartupSeconds)
-				check.Not(t, !result.PodLeft || result.RestoreErr != nil || result.Successor == "", "result %+v", result)
+				check.Not(t, !result.PodLeft || result.RestoreErr != nil, "result %+v", result)
+				check.Is(t, "shop/web-1-2", result.Successor)
+				check.Is(t, "shop/web-1-2", last.Successor)
 				took := result.EndedAt.Sub(result.StartedAt)
 				check.Not(t, took > 50*time.Second, "took %s", took)
 				if !slices.Contains(steps, Removing) || slices.Contains(steps, Evictable) {
