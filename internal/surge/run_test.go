@@ -347,7 +347,7 @@ func newRandomFaults(seed int, stream uint64, permille int) func(int) fault {
 		if r.IntN(1000) >= permille {
 			return f
 		}
-		switch r.IntN(4) {
+		switch r.IntN(5) {
 		case 0:
 			f.fails = true
 		case 1:
@@ -356,6 +356,8 @@ func newRandomFaults(seed int, stream uint64, permille int) func(int) fault {
 			f.before = time.Duration(r.IntN(8000)) * time.Millisecond
 			f.late = r.IntN(2) == 0
 		case 3:
+			f.overloaded = true
+		case 4:
 			f.after = time.Duration(r.IntN(8000)) * time.Millisecond
 		}
 		return f
@@ -422,6 +424,7 @@ func TestI11UsersWishPrevailsInRandomInterleavings(t *testing.T) {
 		}
 	}
 	t.Logf("outcomes: %v", outcomes)
+	check.Is(t, 0, outcomes[ReasonRequestFailed])
 	check.Not(t, outcomes[""] < 50, "only %d of 200 surges succeeded", outcomes[""])
 }
 
