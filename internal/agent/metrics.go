@@ -6,8 +6,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/drain"
 	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
 	"github.com/slipway-dev/slipway/internal/notice"
-	"github.com/slipway-dev/slipway/internal/notice/azure"
+	"github.com/slipway-dev/slipway/internal/notice/poll"
 	"github.com/slipway-dev/slipway/internal/observe"
+	"github.com/slipway-dev/slipway/internal/surge"
 )
 
 // Metrics holds the agent's metrics. Every label combination of a counter exists from the start with the value 0. So a
@@ -18,7 +19,7 @@ type Metrics struct {
 	ConditionsFailed                       *observe.Counter
 	Polls                                  *observe.Vec[observe.Counter]
 	pollSeconds                            *observe.Histogram
-	liveNotices                            *observe.Vec[observe.Gauge]
+	liveNotices, planned                   *observe.Vec[observe.Gauge]
 	deadline, lastRead                     *observe.Gauge
 	yielded, waitingForSlot                *observe.Gauge
 	drainPods                              *observe.Vec[observe.Gauge]
@@ -27,14 +28,23 @@ type Metrics struct {
 	drainSeconds                           *observe.Histogram
 	podEnds                                *observe.Vec[observe.Counter]
 	forcedPods, cutShortPods               *observe.Counter
+	surges, surgeRefusals                  *observe.Vec[observe.Counter]
+	surgeSeconds                           *observe.Counter
+	surgesNotRestored, surgesRestored      *observe.Counter
 }
 
 // obstacleLabels are the values of the label reason for pods that cannot be evicted.
 var obstacleLabels = []drain.ObstacleKind{
 	drain.ObstaclePDB, drain.ObstacleMultiplePDBs, drain.ObstacleAPIServerBusy, drain.ObstacleForbidden, drain.ObstacleWebhook, drain.ObstacleError, drain.ObstaclePolicy,
+	drain.ObstacleSurge,
+	drain.ObstacleGroup,
+	drain.ObstacleResponder,
 }
 
-// pollOK is the result label of a successful poll; the other labels are azure.Class values.
+// surgeSucceeded is the result label of a surge after which the pod left. The other labels are reasons of package surge.
+const surgeSucceeded = "succeeded"
+
+// pollOK is the result label of a successful poll; the other labels are poll.Class values.
 const pollOK = "ok"
 
 func NewMetrics(r *observe.Registry) *Metrics {
@@ -53,6 +63,7 @@ func NewMetrics(r *observe.Registry) *Metrics {
 		pollSeconds: r.Histogram("slipway_agent_poll_seconds", "Response time of a poll of the cloud's notices, in seconds.",
 			[]float64{.005, .02, .1, .5, 1, 2, 5, 30, 120}).With(),
 		liveNotices:    r.Gauge("slipway_agent_active_notices", "Current notices for this instance.", "type"),
+		planned:        r.Gauge("slipway_agent_planned_notices", "Notices for this instance that are not due yet.", "type"),
 		lastRead:       r.Gauge("slipway_agent_last_read_timestamp_seconds", "When the notices were last read successfully, in seconds since the epoch; 0 is never.").With(),
 		deadline:       r.Gauge("slipway_agent_deadline_timestamp_seconds", "When the next interruption is due, in seconds since the epoch; 0 is none.").With(),
 		drainPods:      r.Gauge("slipway_drain_pods", "Pods of the running drain, by state.", "state"),
@@ -63,22 +74,35 @@ func NewMetrics(r *observe.Registry) *Metrics {
 		podEnds:      r.Counter("slipway_drain_pod_ends_total", "Pods that had to be removed, by how they ended.", "end"),
 		forcedPods:   r.Counter("slipway_drain_forced_pods_total", "Forced deletions: pods deleted without eviction, because a deadline left no more time.").With(),
 		cutShortPods: r.Counter("slipway_drain_shortened_grace_pods_total", "Pods killed with less than their grace period.").With(),
+
+		surges:            r.Counter("slipway_surges_total", "Surges that ended, by result: succeeded, or why the pod has not left by the surge.", "result"),
+		surgeRefusals:     r.Counter("slipway_surge_refusals_total", "Refused surges, by reason. A pod that waits counts at each decision.", "reason"),
+		surgeSeconds:      r.Counter("slipway_surge_gained_seconds_total", "Time that pods kept running while their successors started, in seconds.").With(),
+		surgesNotRestored: r.Counter("slipway_surges_not_restored_total", "Surges whose drain could not restore the size of the owner. Another process does.").With(),
+		surgesRestored:    r.Counter("slipway_surges_restored_total", "Surges of ended processes whose size this process has restored.").With(),
 	}
 	for _, t := range notice.Types() {
 		m.Ended.With(string(t))
 		m.Cordoned.With(string(t))
 		m.Acknowledged.With(string(t))
 		m.liveNotices.With(string(t))
+		m.planned.With(string(t))
 		for _, a := range Actions() {
 			m.Notices.With(string(t), string(a))
 		}
 	}
 	m.Polls.With(pollOK)
-	for _, c := range azure.Classes() {
+	for _, c := range poll.Classes() {
 		m.Polls.With(string(c))
 	}
 	for _, o := range drain.Outcomes() {
 		m.drains.With(string(o))
+	}
+	for _, result := range append([]string{surgeSucceeded}, surge.FailureReasons...) {
+		m.surges.With(result)
+	}
+	for _, reason := range surge.RefusalReasons {
+		m.surgeRefusals.With(reason)
 	}
 	for _, e := range []drain.PodEnd{drain.Stopped, drain.Killed, drain.Vanished} {
 		m.podEnds.With(string(e))
@@ -93,15 +117,15 @@ func toUnixSeconds(t time.Time) float64 {
 	return float64(t.UnixMilli()) / 1000
 }
 
-// FetchSucceeded implements azure.Observer.
+// FetchSucceeded implements poll.Observer.
 func (m *Metrics) FetchSucceeded(took time.Duration) {
 	m.Polls.With(pollOK).Inc()
 	m.pollSeconds.Observe(took.Seconds())
 	m.lastRead.Set(toUnixSeconds(time.Now()))
 }
 
-// FetchFailed implements azure.Observer.
-func (m *Metrics) FetchFailed(_ error, class azure.Class) { m.Polls.With(string(class)).Inc() }
+// FetchFailed implements poll.Observer.
+func (m *Metrics) FetchFailed(_ error, class poll.Class) { m.Polls.With(string(class)).Inc() }
 
 func (m *Metrics) setDrainProgress(p drain.Progress) {
 	m.drainPods.With("gone").Set(float64(p.Gone))
@@ -133,12 +157,38 @@ func (m *Metrics) recordDrain(r drain.Report) {
 		if p.WasCutShort() {
 			m.cutShortPods.Inc()
 		}
+		if p.Surge != nil && p.Surge.Result.RestoreErr != nil {
+			m.surgesNotRestored.Inc()
+		}
 	}
 }
 
+// SurgeStarted implements surge.Metrics.
+func (*Metrics) SurgeStarted() {}
+
+// SurgeSucceeded implements surge.Metrics.
+func (m *Metrics) SurgeSucceeded(gained time.Duration) {
+	m.surges.With(surgeSucceeded).Inc()
+	m.surgeSeconds.Add(gained.Seconds())
+}
+
+// SurgeFailed implements surge.Metrics.
+func (m *Metrics) SurgeFailed(reason string) { m.surges.With(reason).Inc() }
+
+// SurgeRefused implements surge.Metrics.
+func (m *Metrics) SurgeRefused(reason string) { m.surgeRefusals.With(reason).Inc() }
+
+// RecordRestored implements surge.Metrics.
+func (m *Metrics) RecordRestored() { m.surgesRestored.Inc() }
+
 // updateNoticeMetrics sets the gauges that count the notices that have not ended.
 func (a *Agent) updateNoticeMetrics() {
-	live := map[notice.Type]int{}
+	live, planned := map[notice.Type]int{}, map[notice.Type]int{}
+	for _, s := range a.snapshots {
+		for _, n := range s.Planned {
+			planned[n.Type]++
+		}
+	}
 	var due time.Time
 	now := time.Now()
 	left, waiting := 0, 0
@@ -156,6 +206,7 @@ func (a *Agent) updateNoticeMetrics() {
 	}
 	for _, t := range notice.Types() {
 		a.options.Metrics.liveNotices.With(string(t)).Set(float64(live[t]))
+		a.options.Metrics.planned.With(string(t)).Set(float64(planned[t]))
 	}
 	a.options.Metrics.deadline.Set(toUnixSeconds(due))
 	a.options.Metrics.yielded.Set(float64(left))

@@ -44,6 +44,11 @@ func (hangingAPI) WatchPodDisruptionBudgets(
 	return ctx.Err()
 }
 
+func (hangingAPI) GetPodGroup(ctx context.Context, _, _ string) (*kubeapi.PodGroup, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
 // BenchmarkWatchEvent measures what one watch event costs the engine while many pods are terminating: record it,
 // decide, and report the progress.
 func BenchmarkWatchEvent(b *testing.B) {
@@ -61,7 +66,7 @@ func BenchmarkWatchEvent(b *testing.B) {
 				d.startedAt, d.deadlineSince = now, now
 				var pods []kubeapi.Pod
 				for i := range n {
-					p := s.addPod(fmt.Sprintf("web-%d", i), inNamespace(fmt.Sprintf("team-%d", i%20)), withGrace(time.Duration(i%7)*time.Minute))
+					p := s.addPod(fmt.Sprintf("web-%d", i), inNamespace(fmt.Sprintf("team-%d", i%20)), withGrace(time.Duration(i%7)*time.Minute), withOwnerUID(fmt.Sprint(i)))
 					pods = append(pods, p.Pod)
 				}
 				d.replacePods(pods, now)
@@ -83,7 +88,7 @@ func BenchmarkWatchEvent(b *testing.B) {
 					d.reportProgress()
 					i++
 				}
-				if len(d.pods) != n || d.evictions.inFlight != 32 {
+				if len(d.pods) != n || d.evictions.inFlight != initialConcurrency {
 					b.Fatalf("%d pods, %d requests in flight", len(d.pods), d.evictions.inFlight)
 				}
 			})

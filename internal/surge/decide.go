@@ -46,7 +46,7 @@ func (s *Surger) decide(ctx context.Context, pod *kubeapi.Pod, pdbs []*kubeapi.P
 	wish := pod.Annotations[Annotation]
 	c := fromkubeapi.FindController(pod)
 	ofReplicaSet := c != nil && c.Kind == "ReplicaSet"
-	if s.options.Mode != On && wish != "true" && (wish != "" || !ofReplicaSet) {
+	if !s.options.Mode.Enabled() || s.options.Mode != On && wish != "true" && (wish != "" || !ofReplicaSet) {
 		return toOff(d), nil
 	}
 	o, ownerErr := s.readSettledOwners(ctx, pod)

@@ -6,7 +6,7 @@ const (
 	ReasonPDBNeverAllows = "pdb-never-allows"
 	// ReasonLastReady: no other ready pod of the owner remains on another node.
 	ReasonLastReady = "last-ready"
-	// ReasonOff: surging is off, and no annotation asks for it.
+	// ReasonOff: surging is off, or no annotation asks for it.
 	ReasonOff = "off"
 	// ReasonNotReady: the pod is not Ready, so that nothing is lost when it leaves.
 	ReasonNotReady = "not-ready"
@@ -50,4 +50,19 @@ const (
 	ReasonNotEvicted      = "not-evicted"       // the caller did not evict the pod in time
 	ReasonRequestFailed   = "request-failed"    // the API server refused a request
 	ReasonNotNeeded       = "not-needed"        // another pod became ready before the surge started
+)
+
+// RefusalReasons are the reasons of a refusal, and FailureReasons those of a surge that has started and failed. Metrics have
+// a label for each.
+var (
+	RefusalReasons = []string{
+		ReasonOptedOut, ReasonOwnerKind, ReasonReadWriteOnce, ReasonRollout, ReasonRecreate, ReasonPaused,
+		ReasonDeleting, ReasonAtMaximum, ReasonScalerConflict, ReasonNoTime, ReasonNoRights, ReasonNoRoom,
+		ReasonReverted, ReasonSizeUnknown,
+	}
+	FailureReasons = []string{
+		ReasonBusy, ReasonUnschedulable, ReasonNoSuccessor, ReasonNotReadyInTime, ReasonNoEndpoint,
+		ReasonSizeChanged, ReasonUntil, ReasonCancelled, ReasonRecordLost, ReasonOtherPodRemoved,
+		ReasonNotEvicted, ReasonRequestFailed, ReasonNotNeeded, ReasonLeaving,
+	}
 )

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -78,7 +79,7 @@ type Options struct {
 	Namespace string
 	// Identity names the holder of a record: the node or "manager", and a part that differs for each process.
 	Identity string
-	// Mode is Off or On; empty is Off.
+	// Mode says which pods may surge; empty is Off.
 	Mode Mode
 	// SchedulingWait is how long a successor may be unschedulable before the surge is given up; 0 is 10 s. A caller that
 	// launches instances gives the time that they need.
@@ -90,6 +91,10 @@ type Options struct {
 	Metrics       Metrics // may be nil
 	Logger        *slog.Logger
 }
+
+// NewIdentity returns an identity of this process. who is a node, or "manager". Two Surgers never have the same one, also after a
+// restart: each knows its own surges only.
+func NewIdentity(who string) string { return fmt.Sprintf("%s/%08x", who, rand.Uint32()) }
 
 // Surger starts the successors of pods that leave their node. Its methods may be called from any goroutine.
 type Surger struct {
@@ -112,6 +117,9 @@ type reversal struct {
 
 // New returns a Surger. If an option is invalid, the error names the option, its value and what is allowed.
 func New(o Options) (*Surger, error) {
+	if _, err := ParseMode(string(o.Mode)); err != nil {
+		return nil, fmt.Errorf("surge: %w", err)
+	}
 	switch {
 	case o.API == nil:
 		return nil, errors.New("surge: API is nil")
@@ -119,8 +127,6 @@ func New(o Options) (*Surger, error) {
 		return nil, errors.New("surge: namespace is empty, want the namespace of the records")
 	case o.Identity == "":
 		return nil, errors.New("surge: identity is empty, want a name of this process")
-	case o.Mode != "" && o.Mode != Off && o.Mode != On:
-		return nil, fmt.Errorf("surge: mode %q: want %q or %q", o.Mode, Off, On)
 	case o.SchedulingWait < 0:
 		return nil, fmt.Errorf("surge: scheduling wait %s: want at least 0", o.SchedulingWait)
 	case o.MaxConcurrent < 0:
