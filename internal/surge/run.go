@@ -643,10 +643,10 @@ func (x *surgeRun) finish(parent, limited context.Context, err error) {
 		return
 	}
 	x.result.Reason, x.result.Detail = x.describe(parent, limited, err)
-	if started {
-		x.s.options.Metrics.SurgeFailed(x.result.Reason)
-	} else {
+	if !x.raised && slices.Contains(RefusalReasons, x.result.Reason) {
 		x.s.options.Metrics.SurgeRefused(x.result.Reason)
+	} else {
+		x.s.options.Metrics.SurgeFailed(x.result.Reason)
 	}
 	x.s.log.Info("the surge has ended and the pod stays", "pod", x.request.Pod.Namespace+"/"+x.request.Pod.Name,
 		"reason", x.result.Reason, "detail", x.result.Detail, "restoreErr", x.result.RestoreErr)

@@ -208,6 +208,9 @@ func TestFailedSurgeRestoresSize(t *testing.T) {
 				result := p.Run(ctx, Request{Pod: *pod, Node: "n1", Decision: d, Until: until})
 				check.Is(t, test.want, result.Reason, result)
 				check.Not(t, result.PodLeft || result.RestoreErr != nil, "result %+v", result)
+				check.Is(t, 1, p.metrics.count("failed "+test.want)+p.metrics.count("refused "+test.want))
+				reasons := map[bool][]string{true: FailureReasons, false: RefusalReasons}[p.metrics.count("failed "+test.want) > 0]
+				check.Not(t, !slices.Contains(reasons, test.want), "%s has no label in the metrics", test.want)
 				if !result.StartedAt.IsZero() {
 					took := result.EndedAt.Sub(result.StartedAt)
 					check.Not(t, took > test.took, "took %s, want at most %s", took, test.took)
