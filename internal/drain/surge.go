@@ -329,8 +329,8 @@ func (d *Drain) recordSurgeProgress(p *podState, run *surgeRun, progress surge.P
 	d.attributeToSurge(p, now)
 }
 
-// recordSurgeResult records the end of a surge. If the pod has not left, the drain goes on as without a surge, and the
-// report keeps the reason.
+// recordSurgeResult records the end of a surge. If the pod has not left, the drain evicts it as without a surge, and
+// the report keeps the reason.
 func (d *Drain) recordSurgeResult(p *podState, run *surgeRun, result surge.Result, now time.Time) {
 	s, log := p.surge, d.options.Logger
 	delete(d.surgingOwners, s.controller)
