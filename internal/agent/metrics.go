@@ -8,6 +8,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice"
 	"github.com/slipway-dev/slipway/internal/notice/azure"
 	"github.com/slipway-dev/slipway/internal/observe"
+	"github.com/slipway-dev/slipway/internal/surge"
 )
 
 // Metrics holds the agent's metrics. Every label combination of a counter exists from the start with the value 0. So a
@@ -36,6 +37,8 @@ type Metrics struct {
 var obstacleLabels = []drain.ObstacleKind{
 	drain.ObstaclePDB, drain.ObstacleMultiplePDBs, drain.ObstacleAPIServerBusy, drain.ObstacleForbidden, drain.ObstacleWebhook, drain.ObstacleError, drain.ObstaclePolicy,
 	drain.ObstacleSurge,
+	drain.ObstacleGroup,
+	drain.ObstacleResponder,
 }
 
 // surgeSucceeded is the result label of a surge after which the pod left. The other labels are reasons of package surge.
@@ -93,7 +96,12 @@ func NewMetrics(r *observe.Registry) *Metrics {
 	for _, o := range drain.Outcomes() {
 		m.drains.With(string(o))
 	}
-	m.surges.With(surgeSucceeded)
+	for _, result := range append([]string{surgeSucceeded}, surge.FailureReasons...) {
+		m.surges.With(result)
+	}
+	for _, reason := range surge.RefusalReasons {
+		m.surgeRefusals.With(reason)
+	}
 	for _, e := range []drain.PodEnd{drain.Stopped, drain.Killed, drain.Vanished} {
 		m.podEnds.With(string(e))
 	}

@@ -429,6 +429,10 @@ func (m *testNode) WatchPodDisruptionBudgets(ctx context.Context, _ string, h ku
 	return ctx.Err()
 }
 
+func (m *testNode) GetPodGroup(context.Context, string, string) (*kubeapi.PodGroup, error) {
+	return nil, fmt.Errorf("podgroups are not served")
+}
+
 func (m *testNode) CreateEvent(ctx context.Context, e kubeapi.Event) error {
 	select {
 	case <-ctx.Done():

@@ -61,13 +61,15 @@ type Agent struct {
 	WaitForDetach   bool
 	GracePeriod     int64 // seconds; negative means the pods' own grace period
 	DisableEviction bool
-	StopGrace       time.Duration
-	ExitAfterDrain  bool
-	TaintEffect     string
-	TaintKey        string
-	TaintValue      string
-	Labels          map[string]string
-	DryRun          bool
+	// EvictionRequests is EvictionRequestsAuto or EvictionRequestsNever.
+	EvictionRequests string
+	StopGrace        time.Duration
+	ExitAfterDrain   bool
+	TaintEffect      string
+	TaintKey         string
+	TaintValue       string
+	Labels           map[string]string
+	DryRun           bool
 
 	Listen    string
 	Profiling bool
@@ -117,6 +119,7 @@ func (a *Agent) RegisterFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&a.WaitForDetach, "wait-for-detach", false, "treat a node as drained only when its pods' volumes are detached")
 	fs.Int64Var(&a.GracePeriod, "grace-period", -1, "grace period of every pod in seconds; negative means the pod's own")
 	fs.BoolVar(&a.DisableEviction, "disable-eviction", false, "delete pods instead of evicting them, which bypasses all PodDisruptionBudgets")
+	fs.StringVar(&a.EvictionRequests, "eviction-requests", EvictionRequestsAuto, EvictionRequestsUsage)
 	fs.DurationVar(&a.StopGrace, "stop-grace", 0, "how long a stopping agent waits for a running drain, 0 to 10m; the next agent continues the drain")
 	fs.BoolVar(&a.ExitAfterDrain, "exit-after-drain", false, "exit when the node is drained")
 	fs.StringVar(&a.TaintEffect, "taint-effect", "", "also taint the node: NoSchedule, PreferNoSchedule, or NoExecute (after the drain)")
@@ -134,6 +137,13 @@ func (a *Agent) RegisterFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&a.TraceEndpoint, "trace-endpoint", "", "send traces to this URL by OTLP/HTTP, such as http://collector:4318/v1/traces; "+
 		"empty means none, unless $OTEL_EXPORTER_OTLP_ENDPOINT is set")
 }
+
+// The values of --eviction-requests, and its usage.
+const (
+	EvictionRequestsAuto  = "auto"
+	EvictionRequestsNever = "never"
+	EvictionRequestsUsage = "ask the evictionResponders of a pod before its eviction if the cluster serves EvictionRequests: auto or never"
+)
 
 // NewDefaultAgent returns the options with the defaults of all flags.
 func NewDefaultAgent() Agent {
@@ -268,6 +278,9 @@ func (a *Agent) validateDrain() error {
 	}
 	if a.StopGrace < 0 || a.StopGrace > 10*time.Minute {
 		bad("stop-grace", a.StopGrace, "0 to 10m")
+	}
+	if !slices.Contains([]string{EvictionRequestsAuto, EvictionRequestsNever}, a.EvictionRequests) {
+		bad("eviction-requests", a.EvictionRequests, "auto or never")
 	}
 	if taint := a.BuildTaint(); slices.Contains([]string{"NoSchedule", "PreferNoSchedule", "NoExecute"}, taint.Effect) {
 		if err := taint.Validate(); err != nil {

@@ -52,8 +52,10 @@ func (a *components) newSurges() (*surges, error) {
 	for _, mode := range []surge.Mode{surge.Annotated, surge.On} {
 		if s.byMode[mode], err = surge.New(surge.Options{
 			API: a.API, Namespace: a.config.ownNamespace(), Identity: surge.NewIdentity("manager"), Mode: mode, SchedulingWait: surgeSchedulingWait,
-			CheckRoom: func(ctx context.Context, pod kubeapi.Pod) (fits bool, detail string) { return checkRoom(ctx, checker, pod) },
-			Metrics:   a.counters.retirement, Logger: a.Log,
+			CheckRoom: func(ctx context.Context, pod kubeapi.Pod) (fits bool, detail string) {
+				return checkRoom(ctx, checker, pod)
+			},
+			Metrics: a.counters.retirement, Logger: a.Log,
 		}); err != nil {
 			return nil, err
 		}

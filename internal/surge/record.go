@@ -70,16 +70,24 @@ func parseRecord(l *kubeapi.Lease) (*record, error) {
 // hold is this process's hold on the record of one owner.
 type hold struct {
 	s *Surger
+	// turn is full while a request for the Lease is in flight. Its holder may use lease.
+	turn  chan struct{}
+	lease kubeapi.Lease
 
-	mu      sync.Mutex // held during each request
-	lease   kubeapi.Lease
+	mu      sync.Mutex
 	renewed time.Time // before the last successful write was sent
-	lost    bool
+	lost    bool      // the Lease is gone, or names another process
+}
+
+func (s *Surger) newHold(l kubeapi.Lease, renewed time.Time) *hold {
+	return &hold{s: s, turn: make(chan struct{}, 1), lease: l, renewed: renewed}
 }
 
 var (
-	// errRecordLost: another process has taken the record over, or may take it over soon.
-	errRecordLost = errors.New("the record of the surge could not be renewed, or another process has taken it over")
+	// errRecordLost: another process has taken the record over, and restores the size.
+	errRecordLost = errors.New("another process has taken the record of the surge over")
+	// errNotRenewed: another process may take the record over soon.
+	errNotRenewed = errors.New("the record of the surge could not be renewed")
 	// errBusy: another process holds the record.
 	errBusy = errors.New("another surge of the owner is running")
 )
@@ -123,7 +131,7 @@ func (s *Surger) acquireRecord(ctx context.Context, r *record) (*hold, error) {
 		}
 		made, err := call(ctx, func(ctx context.Context) (*kubeapi.Lease, error) { return s.api.CreateLease(ctx, l) })
 		if err == nil {
-			return &hold{s: s, lease: *made, renewed: began}, nil
+			return s.newHold(*made, began), nil
 		}
 		pause := retryPause
 		if kubeapi.IsAlreadyExists(err) {
@@ -141,8 +149,8 @@ func (s *Surger) acquireRecord(ctx context.Context, r *record) (*hold, error) {
 	}
 }
 
-// takeExisting reads the Lease that prevents the creation of l. It returns the hold if a request of this surge created it
-// whose answer was lost. It restores the Lease if it has expired or is left over from this process. exists is false if
+// takeExisting reads the Lease that prevents the creation of l. It returns the hold if an earlier request of this surge
+// created it and the answer was lost. It restores the Lease if it has expired or is left over from this process. exists is false if
 // the Lease is gone.
 func (s *Surger) takeExisting(ctx context.Context, l kubeapi.Lease, seen *observation) (h *hold, exists bool, err error) {
 	current, err := call(ctx, func(ctx context.Context) (*kubeapi.Lease, error) {
@@ -153,7 +161,7 @@ func (s *Surger) takeExisting(ctx context.Context, l kubeapi.Lease, seen *observ
 	}
 	own := current.Spec.HolderIdentity == s.options.Identity
 	if own && current.Annotations[recordAnnotation] == l.Annotations[recordAnnotation] {
-		return &hold{s: s, lease: *current, renewed: current.Spec.RenewTime.Time}, true, nil
+		return s.newHold(*current, current.Spec.RenewTime.Time), true, nil
 	}
 	seen.update(current, time.Now())
 	if own || !time.Now().Before(seen.expiry(current)) {
@@ -167,15 +175,15 @@ func (s *Surger) takeExisting(ctx context.Context, l kubeapi.Lease, seen *observ
 	return nil, true, nil
 }
 
-// keepRenewed renews the record until ctx ends, and calls lost once another process has it.
+// keepRenewed renews the record until ctx ends, and calls lost once another process has it. After an outage of the API
+// server the record is still valid if no other process has taken it over.
 func (h *hold) keepRenewed(ctx context.Context, lost func()) {
 	for elapsed.Sleep(ctx, renewInterval) {
-		for !h.renew(ctx) && ctx.Err() == nil {
-			if !h.isHeld() {
+		for !h.renew(ctx) && elapsed.Sleep(ctx, retryPause) {
+			if h.isLost() {
 				lost()
 				return
 			}
-			elapsed.Sleep(ctx, retryPause)
 		}
 	}
 }
@@ -184,15 +192,25 @@ func (h *hold) keepRenewed(ctx context.Context, lost func()) {
 func (h *hold) isHeld() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.isHeldLocked()
+	return !h.lost && time.Since(h.renewed) < ownershipTimeout
 }
 
-func (h *hold) isHeldLocked() bool { return !h.lost && time.Since(h.renewed) < ownershipTimeout }
+func (h *hold) isLost() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.lost
+}
+
+func (h *hold) setLost() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.lost = true
+}
 
 // renew renews the Lease, and reports whether it did.
 func (h *hold) renew(ctx context.Context) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	h.turn <- struct{}{}
+	defer func() { <-h.turn }()
 	return h.write(ctx, h.lease) == nil
 }
 
@@ -203,16 +221,15 @@ func (h *hold) replace(ctx context.Context, r *record) error {
 		return err
 	}
 	for {
-		h.mu.Lock()
+		h.turn <- struct{}{}
 		next := h.lease
 		next.Annotations = l.Annotations
 		err := h.write(ctx, next)
-		held := h.isHeldLocked()
-		h.mu.Unlock()
+		<-h.turn
 		if err == nil {
 			return nil
 		}
-		if !held {
+		if h.isLost() {
 			return errRecordLost
 		}
 		if err := pauseAfter(ctx, err); err != nil {
@@ -221,39 +238,40 @@ func (h *hold) replace(ctx context.Context, r *record) error {
 	}
 }
 
-// write updates the Lease. After a conflict it reads the Lease: the conflict may be with a write of this process whose
-// answer was lost.
+// write updates the Lease. After a conflict it reads the Lease: the conflict may be with an earlier write of this
+// process that got no answer. The caller has the turn.
 func (h *hold) write(ctx context.Context, l kubeapi.Lease) error {
-	if h.lost {
+	if h.isLost() {
 		return errRecordLost
 	}
 	began := time.Now()
 	h.s.setHolder(&l, began)
-	l.UID, l.CreationTimestamp = h.lease.UID, h.lease.CreationTimestamp
 	made, err := call(ctx, func(ctx context.Context) (*kubeapi.Lease, error) { return h.s.api.UpdateLease(ctx, l) })
 	switch {
 	case err == nil:
-		h.lease, h.renewed = *made, began
-		return nil
+		h.lease = *made
+		h.mu.Lock()
+		h.renewed = began
+		h.mu.Unlock()
 	case kubeapi.IsNotFound(err):
-		h.lost = true
+		h.setLost()
 	case kubeapi.IsConflict(err):
 		h.reread(ctx)
 	}
 	return err
 }
 
-// reread reads the Lease again, and records whether it still names this process.
+// reread reads the Lease again, and records whether it still names this process. The caller has the turn.
 func (h *hold) reread(ctx context.Context) {
 	current, err := call(ctx, func(ctx context.Context) (*kubeapi.Lease, error) {
 		return h.s.api.GetLease(ctx, h.lease.Namespace, h.lease.Name)
 	})
 	switch {
 	case kubeapi.IsNotFound(err):
-		h.lost = true
+		h.setLost()
 	case err != nil:
 	case current.UID != h.lease.UID || current.Spec.HolderIdentity != h.s.options.Identity:
-		h.lost = true
+		h.setLost()
 	default:
 		h.lease.ResourceVersion = current.ResourceVersion
 	}
@@ -261,13 +279,13 @@ func (h *hold) reread(ctx context.Context) {
 
 // release deletes the record. It retries until ctx ends.
 func (h *hold) release(ctx context.Context) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for !h.lost {
+	h.turn <- struct{}{}
+	defer func() { <-h.turn }()
+	for !h.isLost() {
 		err := do(ctx, func(ctx context.Context) error { return h.s.api.DeleteLease(ctx, h.lease) })
 		switch {
 		case err == nil, kubeapi.IsNotFound(err):
-			h.lost = true
+			h.setLost()
 			return nil
 		case kubeapi.IsConflict(err):
 			h.reread(ctx)

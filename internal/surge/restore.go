@@ -119,7 +119,7 @@ func (s *Surger) restoreExpired(ctx context.Context, l kubeapi.Lease) error {
 	ctx, cancel := context.WithTimeout(ctx, restoreTimeout)
 	defer cancel()
 	previous := l.Spec.HolderIdentity
-	h := &hold{s: s, lease: l}
+	h := s.newHold(l, time.Time{})
 	if err := h.takeOver(ctx); err != nil {
 		if kubeapi.IsConflict(err) || kubeapi.IsNotFound(err) {
 			return nil // another process was faster
@@ -141,17 +141,13 @@ func (s *Surger) restoreExpired(ctx context.Context, l kubeapi.Lease) error {
 
 // takeOver writes this process into the Lease, if the Lease has not changed since it was read.
 func (h *hold) takeOver(ctx context.Context) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	began := time.Now()
 	next := h.lease
-	h.s.setHolder(&next, began)
+	h.s.setHolder(&next, time.Now())
 	made, err := call(ctx, func(ctx context.Context) (*kubeapi.Lease, error) { return h.s.api.UpdateLease(ctx, next) })
-	if err != nil {
-		return err
+	if err == nil {
+		h.lease = *made
 	}
-	h.lease, h.renewed = *made, began
-	return nil
+	return err
 }
 
 // restore takes back the raise of a record, and the deletion cost if the pod stays. The size is lowered first: with the

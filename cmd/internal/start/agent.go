@@ -266,6 +266,9 @@ func newAgent(c config.Agent, x AgentOptions, resource string, found *kubeapi.No
 	if c.WaitForDetach {
 		o.Volumes = api
 	}
+	if c.EvictionRequests == config.EvictionRequestsAuto {
+		o.EvictionRequests = api
+	}
 	return agent.New(o), nil
 }
 

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/slipway-dev/slipway/dev/controlplane"
 	"github.com/slipway-dev/slipway/dev/testbed"
@@ -263,13 +264,20 @@ func TestSurgeTokenWritesOnlyItsOwnRecords(t *testing.T) {
 		return send(request{method: http.MethodPost, path: slipwayLeases, body: body})
 	}
 	update := func(name, body string) attempt {
-		return send(request{method: http.MethodPut, path: slipwayLeases + "/" + name, body: body})
+		return func(ctx context.Context, c kubernetes.Interface) error {
+			is, err := f.Client().CoordinationV1().Leases(testbed.AgentNamespace).Get(ctx, name, metav1.GetOptions{})
+			f.check(err)
+			body := strings.Replace(body, `"metadata":{`, `"metadata":{"resourceVersion":"`+is.ResourceVersion+`",`, 1)
+			return send(request{method: http.MethodPut, path: slipwayLeases + "/" + name, body: body})(ctx, c)
+		}
 	}
 	remove := func(name string) attempt {
 		return send(request{method: http.MethodDelete, path: slipwayLeases + "/" + name})
 	}
 	agent := attempter{f, f.agent()}
-	agent.expect(t, create(lease(fresh, f.node(own)+"/1", "true", 20)), "writes no Leases but those of drain slots") // without the rights of surges
+	agent.await(t, map[string]attempt{ // without the rights of surges
+		"writes no Leases but those of drain slots": create(lease(fresh, f.node(own)+"/1", "true", 20)),
+	})
 	for part, client := range f.surgeTokens() {
 		holder, stranger := f.node(own)+"/1", f.node(other)+"/1"
 		if part == "manager" {
@@ -278,6 +286,11 @@ func TestSurgeTokenWritesOnlyItsOwnRecords(t *testing.T) {
 		for _, l := range []string{lease(mine, holder, "true", 20), lease(theirs, stranger, "true", 20), lease("slipway-manager", "x", "", 20), lease("slipway-drain-0", "", "", 20)} {
 			f.createForSurge(slipwayLeases, l)
 		}
+		t.Cleanup(func() {
+			for _, name := range []string{mine, theirs, "slipway-manager", "slipway-drain-0"} {
+				_ = f.Client().CoordinationV1().Leases(testbed.AgentNamespace).Delete(context.WithoutCancel(f.ctx), name, metav1.DeleteOptions{})
+			}
+		})
 		const records, held = "no Leases but records of surges", "only records of surges that it holds"
 		client.await(t, map[string]attempt{"60 s at most": create(lease(fresh, holder, "true", 61))})
 		for name, c := range map[string]struct {
