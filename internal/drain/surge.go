@@ -139,7 +139,7 @@ type surgeRun struct {
 // newSurge returns a surge that is not decided yet. By cheap facts, it returns nil if the pod cannot surge. Otherwise the
 // Surger decides.
 func (d *Drain) newSurge(p *podState) *podSurge {
-	if d.options.Surger == nil || d.options.DisableEviction || isExemptFromPDBs(&p.pod) {
+	if d.options.Surger == nil || d.options.DisableEviction || isExemptFromPDBs(&p.pod) || p.groupReleased { // a group goes together
 		return nil
 	}
 	if c := fromkubeapi.FindController(&p.pod); c != nil && c.Kind == "ReplicaSet" {
