@@ -37,7 +37,11 @@ func (d *nodeDrain) printPreview(f drain.Prediction) error {
 		fmt.Fprintf(d.errOut, "%s: %s\n", f.Node, problem)
 	}
 	w := tabwriter.NewWriter(d.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "NAMESPACE\tPOD\tACTION\tWAVE\tGRACE\tRULE\tOBSTACLE")
+	header := "NAMESPACE\tPOD\tACTION\tWAVE\tGRACE\tRULE\tOBSTACLE"
+	if d.options.Surger != nil {
+		header += "\tSUCCESSOR FIRST"
+	}
+	fmt.Fprintln(w, header)
 	for _, p := range f.Pods {
 		rule := p.Decision.Rule.String()
 		if p.Decision.Detail != "" {
@@ -47,7 +51,11 @@ func (d *nodeDrain) printPreview(f drain.Prediction) error {
 		if p.Obstacle.Detail != "" {
 			obstacle += ": " + p.Obstacle.Detail
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%ds\t%s\t%s\n", p.Namespace, p.Name, p.Action, p.Wave, p.GivenGraceSeconds, rule, obstacle)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%ds\t%s\t%s", p.Namespace, p.Name, p.Action, p.Wave, p.GivenGraceSeconds, rule, obstacle)
+		if d.options.Surger != nil {
+			fmt.Fprintf(w, "\t%s", p.Surge)
+		}
+		fmt.Fprintln(w)
 	}
 	return w.Flush()
 }

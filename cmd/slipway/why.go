@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -38,6 +39,7 @@ name, use node/NAME or pod/NAME.`,
 		RunE: f.run,
 	}
 	f.rules.addFlags(cmd.Flags())
+	f.rules.addSurgeFlags(cmd.Flags())
 	f.output.addFlag(cmd.Flags())
 	f.cluster.addFlags(cmd.Flags())
 	return cmd
@@ -49,6 +51,9 @@ func (f *whyFlags) run(cmd *cobra.Command, args []string) error {
 	}
 	policy, err := f.rules.parsePolicy()
 	if err != nil {
+		return err
+	}
+	if err := f.rules.surge.validateForCluster(f.cluster); err != nil {
 		return err
 	}
 	namespace, err := f.cluster.defaultNamespace()
@@ -72,8 +77,13 @@ func (f *whyFlags) run(cmd *cobra.Command, args []string) error {
 		if err != nil {
 			return err
 		}
-		return f.output.printAnswer(w, answer, func(w io.Writer, _ bool) error { return explain.PrintEvacuation(w, answer) },
-			formatName("Node", s.node))
+		surges, err := f.rules.predictSurges(cmd.Context(), f.cluster.kube, []string{s.node}, cmd.ErrOrStderr())
+		if err != nil {
+			return err
+		}
+		return f.output.printAnswer(w, evacuationWithSurges{answer, surges}, func(w io.Writer, _ bool) error {
+			return errors.Join(explain.PrintEvacuation(w, answer), printSurges(w, surges))
+		}, formatName("Node", s.node))
 	}
 	answer, err := planner.JudgePendingPodFromObjects(o, s.pod)
 	if err != nil {
@@ -81,6 +91,13 @@ func (f *whyFlags) run(cmd *cobra.Command, args []string) error {
 	}
 	return f.output.printAnswer(w, answer, func(w io.Writer, wide bool) error { return explain.PrintPendingPod(w, answer, wide) },
 		formatName("Pod", s.pod.Name))
+}
+
+// evacuationWithSurges is the answer about a node.
+type evacuationWithSurges struct {
+	*planner.Evacuation
+
+	Surges []podSurge `json:"surges,omitempty"`
 }
 
 // subject is the node or the pod that the user asks about. Before resolveInCluster it can have both names.

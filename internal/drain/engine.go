@@ -118,11 +118,13 @@ func (d *Drain) Run(ctx context.Context) (Report, error) {
 		outcome = d.redrainOnArrival(work)
 	}
 	d.ended = true
+	endedAt := time.Now()
 	stop()
 	d.background.Wait()
 	d.awaitRestores()
 	d.processInbox() // answers that arrived while the drain ended
 	report := d.newReport(outcome)
+	report.EndedAt = endedAt
 	return report, d.outcomeError(ctx, outcome, report)
 }
 

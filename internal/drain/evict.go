@@ -278,6 +278,7 @@ func (d *Drain) delayPodAfterError(ctx context.Context, p *podState, method Remo
 		d.delayPodAfterPDBDenial(ctx, p, now, status)
 	case isMultiplePDBError(status):
 		d.startPDBWatch(ctx, p.pod.Namespace, now)
+		p.noteSurgeDenial()
 		d.extendBackoffForPod(p, d.pdbs.multiplePDBBackoff(&p.pod), detail, now, manualFixPause, manualFixPause)
 	case isNamespaceTerminating(status):
 		d.delayPod(p, ObstacleError, namespaceDeletedDetail, now, maxRetryPause)

@@ -1,7 +1,9 @@
 package drain
 
 import (
+	"cmp"
 	"context"
+	"strings"
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/drainability/fromkubeapi"
@@ -17,7 +19,7 @@ const (
 	maxDecisionTime = 10 * time.Second
 	// maxSurgeTime limits a surge without another time limit, in addition to twice the start-up time of its owner.
 	maxSurgeTime = 10 * time.Minute
-	// minSurgeLead and maxSurgeLead limit the time between the end of a surge and the forced deletion of its pod. In that
+	// minSurgeLead and maxSurgeLead limit the time between the end of a surge and the start of its pod's grace. In that
 	// time the pod is evicted, or its PDB denies that.
 	minSurgeLead = 2 * time.Second
 	maxSurgeLead = 10 * time.Second
@@ -47,6 +49,25 @@ type SurgeReport struct {
 // hasSucceeded reports whether the pod left after its successor was ready. It is false for nil.
 func (r *SurgeReport) hasSucceeded() bool {
 	return r != nil && r.Result.PodLeft && !r.Result.ReadyAt.IsZero()
+}
+
+// String returns the decision and the result in one line, such as "needed: it is the only pod of Deployment shop/web;
+// successor shop/web-2 is ready". It returns "" for nil.
+func (r *SurgeReport) String() string {
+	if r == nil {
+		return ""
+	}
+	var parts []string
+	if r.Decision.Verdict != "" {
+		parts = append(parts, string(r.Decision.Verdict)+": "+cmp.Or(r.Decision.Detail, r.Decision.Reason))
+	}
+	if text := describeSurgeResult(r.Result); text != "" {
+		parts = append(parts, text)
+	}
+	if r.Problem != "" {
+		parts = append(parts, r.Problem)
+	}
+	return strings.Join(parts, "; ")
 }
 
 // SecondsGained returns how long the pod kept running while its successor started. Without the surge, its owner would
@@ -91,7 +112,7 @@ type podSurge struct {
 	// successor may make the surges of the others unnecessary.
 	controller string
 	phase      surgePhase
-	report SurgeReport
+	report     SurgeReport
 	// decidedUntil is the time limit that the last decision was made for; zero is none.
 	decidedUntil time.Time
 	// run is the last surge until it has returned, also after it was given up.
@@ -101,6 +122,7 @@ type podSurge struct {
 	nextAt   time.Time // earliest time of the next decision
 	leftAt   time.Time // when the surge said that the pod leaves
 	failures int
+	decided  int    // number of decisions
 	waitsFor string // detail of the obstacle in the phases running and left
 }
 
@@ -126,17 +148,17 @@ func (d *Drain) newSurge(p *podState) *podSurge {
 	return nil
 }
 
-// surgeEnd returns when the surge of a pod has to end, so that the pod can still be evicted and stop in time. Zero means
-// no limit.
+// surgeEnd returns when the surge of a pod has to end, so that the pod can then be evicted and still has its whole grace.
+// Zero means no limit.
 func (d *Drain) surgeEnd(p *podState) time.Time {
-	t, since := d.terms, d.deadlineSince
-	if !t.HasDeadline() {
-		if t.TimeoutAt.IsZero() {
+	end, since := d.terms.lastRemovalTime(), d.deadlineSince
+	if !d.terms.HasDeadline() {
+		if d.terms.TimeoutAt.IsZero() {
 			return time.Time{}
 		}
-		t, since = TimeLimits{Deadline: t.TimeoutAt}, d.startedAt
+		end, since = d.terms.TimeoutAt, d.startedAt
 	}
-	at := forcedDeletionTime(p.wantedGrace, t, since)
+	at := end.Add(-max(p.wantedGrace+graceRounding, minRequestTimeout))
 	return at.Add(-min(max(at.Sub(since)/8, minSurgeLead), maxSurgeLead))
 }
 
@@ -234,6 +256,9 @@ func (d *Drain) recordSurgeDecision(p *podState, decision surge.Decision, err er
 		return
 	}
 	s.phase, s.nextAt = surgeSettled, now.Add(deniedDecisionPause)
+	if s.decided++; s.decided == 1 { // usually before the PDBs were read
+		s.nextAt = now
+	}
 	s.report.setDecision(decision, err)
 	log := d.options.Logger
 	switch {
@@ -376,7 +401,7 @@ func (d *Drain) giveUpSurge(p *podState, now time.Time) {
 		return
 	}
 	if s.phase == surgeRunning || s.phase == surgeQueued {
-		s.report.Result.Reason, s.report.Result.Detail = "no-time", "no time was left to wait for the successor"
+		s.report.Result.Reason, s.report.Result.Detail = surge.ReasonNoTime, "no time was left to wait for the successor"
 		d.options.Logger.Info("surge given up: no time is left", "pod", p.name(), "step", s.report.Progress.Step)
 	}
 	if s.run != nil {
@@ -489,7 +514,7 @@ func (p *podState) toSurgeReport() *SurgeReport {
 	return &r
 }
 
-// noteSurgeDenial makes the drain decide again about a pod after a PDB has denied its eviction.
+// noteSurgeDenial makes the drain decide again about a pod after its PDBs have denied its eviction.
 func (p *podState) noteSurgeDenial() {
 	if s := p.surge; s != nil {
 		s.denied = true
