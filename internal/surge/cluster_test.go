@@ -136,7 +136,7 @@ func (c *cluster) withoutDeployment() *cluster {
 	return c
 }
 
-// withAutoscaler adds a HorizontalPodAutoscaler whose metric wants the present size.
+// withAutoscaler adds a HorizontalPodAutoscaler. Its metric wants the present size.
 func (c *cluster) withAutoscaler(minReplicas, maxReplicas int32) *cluster {
 	c.hpa = &kubeapi.HorizontalPodAutoscaler{}
 	c.hpa.Name, c.hpa.UID, c.hpa.Namespace = "web", "u-hpa", namespace
@@ -362,7 +362,7 @@ func (c *cluster) updateStatus() {
 	}
 }
 
-// sized returns the workload whose size the user sets.
+// sized returns the workload that the user resizes.
 func (c *cluster) sized() *kubeapi.Workload {
 	if c.deployment != nil {
 		return c.deployment
@@ -425,6 +425,18 @@ func (c *cluster) currentField() int32 {
 		return *v
 	}
 	return 0
+}
+
+// setReady makes a pod Ready, or not.
+func (c *cluster) setReady(name string, ready bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	status := "False"
+	if ready {
+		status = "True"
+	}
+	c.pods[name].Status.Conditions = []kubeapi.Condition{{Type: "Ready", Status: status, LastTransitionTime: time.Now()}}
+	c.notify(c.pods[name], false)
 }
 
 // leastCounts returns the least number of ready pods, and of ready endpoints, so far.
@@ -617,8 +629,11 @@ func checkPreconditions(m *kubeapi.ObjectMeta, uid, version string) error {
 	return nil
 }
 
-// checkNotBelow fails the test if Slipway writes a size below the user's.
+// checkNotBelow fails the test if Slipway writes a size below the user's, or raises it twice.
 func (l *client) checkNotBelow(size *int32) {
+	if l.hpa == nil && *size > l.wanted+1 {
+		l.t.Errorf("Slipway sets %d, but the user wants %d", *size, l.wanted)
+	}
 	if size != nil && *size < l.wanted {
 		l.t.Errorf("I11: Slipway sets %d, but the user wants %d", *size, l.wanted)
 	}

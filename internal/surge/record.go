@@ -149,8 +149,8 @@ func (s *Surger) acquireRecord(ctx context.Context, r *record) (*hold, error) {
 	}
 }
 
-// takeExisting reads the Lease that prevents the creation of l. It returns the hold if a request of this surge created it
-// whose answer was lost. It restores the Lease if it has expired or is left over from this process. exists is false if
+// takeExisting reads the Lease that prevents the creation of l. It returns the hold if an earlier request of this surge
+// created it and the answer was lost. It restores the Lease if it has expired or is left over from this process. exists is false if
 // the Lease is gone.
 func (s *Surger) takeExisting(ctx context.Context, l kubeapi.Lease, seen *observation) (h *hold, exists bool, err error) {
 	current, err := call(ctx, func(ctx context.Context) (*kubeapi.Lease, error) {
@@ -238,8 +238,8 @@ func (h *hold) replace(ctx context.Context, r *record) error {
 	}
 }
 
-// write updates the Lease. After a conflict it reads the Lease: the conflict may be with a write of this process whose
-// answer was lost. The caller has the turn.
+// write updates the Lease. After a conflict it reads the Lease: the conflict may be with an earlier write of this
+// process that got no answer. The caller has the turn.
 func (h *hold) write(ctx context.Context, l kubeapi.Lease) error {
 	if h.isLost() {
 		return errRecordLost

@@ -16,10 +16,11 @@ const (
 	// ownerInterval is the longest pause between two reads of the size, and minOwnerInterval the shortest.
 	ownerInterval    = 5 * time.Second
 	minOwnerInterval = time.Second
-	// endpointInterval is the pause between two reads of the EndpointSlices.
-	endpointInterval = time.Second
-	// endpointWait limits the wait for the endpoints. A Service whose endpoints somebody writes by hand never gets the
-	// successor.
+	// minEndpointInterval is the first pause between two reads of the EndpointSlices. It doubles up to endpointInterval.
+	minEndpointInterval = 125 * time.Millisecond
+	endpointInterval    = time.Second
+	// endpointWait limits the wait for the endpoints. If the endpoints of a Service are written by hand, the successor
+	// never becomes one.
 	endpointWait = 2 * time.Minute
 	// creationWait is how long a new pod may take to appear. An autoscaler reads its minimum every 15 s by default.
 	creationWait = 45 * time.Second
@@ -205,17 +206,28 @@ func (x *surgeRun) surge(ctx, background context.Context, wait *sync.WaitGroup) 
 	}
 	uid := x.owners.replicaSet.UID
 	wait.Go(func() { x.pods.run(background, x.s.api, x.request.Pod.Namespace, selector, uid) })
-	successor, err := x.awaitSuccessor(ctx)
-	if err != nil {
-		return err
+	for {
+		successor, err := x.awaitSuccessor(ctx)
+		if err != nil {
+			return err
+		}
+		x.successor = successor
+		x.result.Successor, x.result.ReadyAt = successor.namespace+"/"+successor.name, time.Now()
+		if err = x.awaitEndpoints(ctx, successor); err == nil {
+			err = x.remove(ctx)
+		}
+		if !errors.Is(err, errSuccessorLost) {
+			return err
+		}
+		x.successor, x.result.Successor, x.result.ReadyAt = nil, "", time.Time{}
+		if x.lowered {
+			return refuse(ReasonNotReadyInTime, "the successor %s is no longer Ready", successor.name)
+		}
 	}
-	x.successor = successor
-	x.result.Successor, x.result.ReadyAt = successor.namespace+"/"+successor.name, time.Now()
-	if err := x.awaitEndpoints(ctx, successor); err != nil {
-		return err
-	}
-	return x.remove(ctx)
 }
+
+// errSuccessorLost: the successor is no longer Ready, before the pod has left.
+var errSuccessorLost = errors.New("the successor is no longer Ready")
 
 // raise sets the size to the raised value. After a request without a clear answer it reads the size before the next, so
 // that it never raises twice.
@@ -279,6 +291,9 @@ func (x *surgeRun) planAgain(ctx context.Context) error {
 func (x *surgeRun) newSizeChanged(z sizeState) error {
 	by := z.changedBy()
 	x.s.mu.Lock()
+	if len(x.s.reverted) >= maxLearned {
+		clear(x.s.reverted)
+	}
 	x.s.reverted[x.record.Owner.UID] = reversal{by: by, at: time.Now()}
 	x.s.mu.Unlock()
 	return refuse(ReasonSizeChanged, "%s set %s to %s during the surge", by, x.record.Target, formatSize(z.value))
@@ -336,7 +351,7 @@ func (x *surgeRun) awaitSuccessor(ctx context.Context) (*podState, error) {
 
 // awaitEndpoints waits until the successor is a ready endpoint of each Service that has the leaving pod as endpoint.
 func (x *surgeRun) awaitEndpoints(ctx context.Context, successor *podState) error {
-	for {
+	for pause := minEndpointInterval; ; pause = min(2*pause, endpointInterval) {
 		missing, err := x.findMissingEndpoint(ctx, successor.uid)
 		if err == nil && missing == "" {
 			return nil
@@ -349,21 +364,21 @@ func (x *surgeRun) awaitEndpoints(ctx context.Context, successor *podState) erro
 			return refuse(ReasonNoEndpoint, "the successor %s is not a ready endpoint of Service %s after %s", successor.name, missing, endpointWait)
 		}
 		x.report(AwaitingEndpoint, successor.name, "not an endpoint yet of Service "+missing)
-		if err := x.await(ctx, time.Now().Add(endpointInterval)); err != nil {
+		if err := x.await(ctx, time.Now().Add(pause)); err != nil {
 			return err
 		}
 		pods, _ := x.pods.snapshot()
 		if x.hasLeft(pods) {
 			return errPodLeft
 		}
-		if i := slices.IndexFunc(pods, func(p podState) bool { return p.uid == successor.uid }); i < 0 || !pods[i].isActive() {
-			return refuse(ReasonNotReadyInTime, "the successor %s is gone again", successor.name)
+		if !x.hasReadySuccessor(pods) {
+			return errSuccessorLost
 		}
 	}
 }
 
 // findMissingEndpoint returns a Service that has the leaving pod as endpoint, and has no ready endpoint with the UID of the
-// successor. It returns none if there is no such Service.
+// successor. The result is empty if each Service has the successor.
 func (x *surgeRun) findMissingEndpoint(ctx context.Context, successorUID string) (service string, err error) {
 	all, err := call(ctx, func(ctx context.Context) ([]kubeapi.EndpointSlice, error) {
 		return x.s.api.ListEndpointSlices(ctx, x.request.Pod.Namespace)
@@ -399,6 +414,9 @@ func (x *surgeRun) remove(ctx context.Context) error {
 		pods, known := x.pods.snapshot()
 		if known && x.hasLeft(pods) {
 			return errPodLeft
+		}
+		if known && !x.hasReadySuccessor(pods) {
+			return errSuccessorLost
 		}
 		now := time.Now()
 		next := now.Add(ownerInterval)
@@ -516,6 +534,11 @@ func (x *surgeRun) hasLeft(pods []podState) bool {
 	return x.left
 }
 
+func (x *surgeRun) hasReadySuccessor(pods []podState) bool {
+	i := slices.IndexFunc(pods, func(p podState) bool { return p.uid == x.successor.uid })
+	return i >= 0 && pods[i].isActive() && pods[i].ready
+}
+
 // await waits for a change of the pods, but not after next. It reads the owner when that is due. It returns an error if
 // the surge has to end.
 func (x *surgeRun) await(ctx context.Context, next time.Time) error {
@@ -545,7 +568,7 @@ func (x *surgeRun) await(ctx context.Context, next time.Time) error {
 	return x.checkOwner(ctx)
 }
 
-// checkOwner returns an error if somebody else has changed the size, or has started a rollout. It ignores a failed read.
+// checkOwner returns an error if another client has changed the size, or has started a rollout. It ignores a failed read.
 func (x *surgeRun) checkOwner(ctx context.Context) error {
 	z, err := x.s.readSize(ctx, x.record.Target)
 	switch {
@@ -575,7 +598,11 @@ func (x *surgeRun) end(ctx context.Context, cause error) error {
 	}
 	restoring, cancel := context.WithTimeout(context.WithoutCancel(ctx), restoreTimeout)
 	defer cancel()
-	x.report(Restoring, x.progress.Successor, "")
+	successor := ""
+	if x.successor != nil {
+		successor = x.successor.name
+	}
+	x.report(Restoring, successor, "")
 	_, last, err := x.s.restore(restoring, x.record)
 	if err != nil {
 		x.result.RestoreErr = err
@@ -626,6 +653,8 @@ func (x *surgeRun) describe(parent, limited context.Context, err error) (reason,
 		return ReasonBusy, "until the time was over, another surge of the owner was running, or too many others were"
 	case parent.Err() != nil:
 		return ReasonCancelled, "the drain ended or was cancelled"
+	case limited.Err() != nil && x.progress.Step == "":
+		return ReasonUntil, "the time was over before the surge started"
 	case limited.Err() != nil:
 		return ReasonUntil, fmt.Sprintf("the time was over after the step %q: %s", x.progress.Step, x.progress.Detail)
 	}

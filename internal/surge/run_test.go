@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/elapsed"
-	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/testing/check"
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
@@ -130,14 +129,17 @@ func TestSuccessorIsReadyBeforePodLeaves(t *testing.T) {
 			simulate(t, makeCluster, func(t *testing.T, ctx context.Context, c *cluster) {
 				p := c.newProcess(ctx, "n1/1")
 				var steps []Step
+				var last Progress
 				d, result := p.surge(leaving, time.Time{}, func(p Progress) {
-					if len(steps) == 0 || steps[len(steps)-1] != p.Step {
+					if last = p; len(steps) == 0 || steps[len(steps)-1] != p.Step {
 						steps = append(steps, p.Step)
 					}
 				})
 				check.Is(t, Needed, d.Verdict, d)
 				check.Is(t, 20.0, d.StartupSeconds)
-				check.Not(t, !result.PodLeft || result.RestoreErr != nil || result.Successor == "", "result %+v", result)
+				check.Not(t, !result.PodLeft || result.RestoreErr != nil, "result %+v", result)
+				check.Is(t, "shop/web-1-2", result.Successor)
+				check.Is(t, "shop/web-1-2", last.Successor)
 				took := result.EndedAt.Sub(result.StartedAt)
 				check.Not(t, took > 50*time.Second, "took %s", took)
 				if !slices.Contains(steps, Removing) || slices.Contains(steps, Evictable) {
@@ -225,45 +227,35 @@ func TestFailedSurgeRestoresSize(t *testing.T) {
 	}
 }
 
-func TestEvictionIsAskedForIfAnotherPodWouldGo(t *testing.T) {
-	simulate(t, func(t *testing.T) *cluster { return newCluster(t, 3) }, func(t *testing.T, ctx context.Context, c *cluster) {
-		c.mu.Lock()
-		broken := c.pods["web-1-2"]
-		broken.Status.Conditions[0].Status = "False"
-		c.neverReady = false
-		c.mu.Unlock()
+func TestEvictionIsAskedForWhileSuccessorIsReady(t *testing.T) {
+	makeCluster := func(t *testing.T) *cluster { c := newCluster(t, 3); c.neverReady = true; return c }
+	simulate(t, makeCluster, func(t *testing.T, ctx context.Context, c *cluster) {
+		c.setReady("web-1-2", false) // lowering the size would delete this pod
+		time.AfterFunc(30*time.Second, func() { c.setReady("web-1-4", true) })
+		time.AfterFunc(40*time.Second, func() { c.setReady("web-1-4", false) })
+		time.AfterFunc(60*time.Second, func() { c.setReady("web-1-4", true) })
 		p := c.newProcess(ctx, "n1/1")
-		pod := c.pod(leaving)
-		pdb := &kubeapi.PodDisruptionBudget{ObjectMeta: kubeapi.ObjectMeta{Name: "web"}}
-		pdb.Status.ExpectedPods, pdb.Status.DesiredHealthy = 3, 3
-		d, err := p.Decide(ctx, *pod, []*kubeapi.PodDisruptionBudget{pdb}, true, time.Time{})
-		must.NoError(t, err)
-		check.Is(t, ReasonPDBNeverAllows, d.Reason)
-		// The condition of the broken pod keeps it from becoming Ready: its age is an hour, so the kubelet would set it.
-		c.mu.Lock()
-		c.neverReady = true
-		c.mu.Unlock()
-		time.AfterFunc(30*time.Second, func() {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			for _, created := range c.pods {
-				if created.Name == "web-1-4" {
-					created.Status.Conditions = []kubeapi.Condition{{Type: "Ready", Status: "True", LastTransitionTime: time.Now()}}
-					c.notify(created, false)
-				}
+		began := time.Now()
+		var steps []string
+		r := c.request(startDecision(), time.Time{})
+		r.OnProgress = func(p Progress) {
+			after := time.Since(began).Truncate(10 * time.Second)
+			if step := fmt.Sprint(p.Step, " ", after); len(steps) == 0 || steps[len(steps)-1] != step {
+				steps = append(steps, step)
 			}
-		})
-		evictable := false
-		result := p.Run(ctx, Request{Pod: *pod, Node: "n1", Decision: d, OnProgress: func(p Progress) {
-			if p.Step == Evictable && !evictable {
-				evictable = true
+			if p.Step == Evictable && after == time.Minute {
 				time.AfterFunc(time.Second, func() { c.evict(leaving) })
 			}
-		}})
-		check.Not(t, !evictable || !result.PodLeft, "evictable %t, result %+v", evictable, result)
+		}
+		result := p.Run(ctx, r)
+		check.Not(t, !result.PodLeft, "result %+v", result)
+		check.Equal(t, []string{
+			"raising 0s", "awaiting-ready 0s", "awaiting-endpoint 30s", "evictable 30s", "awaiting-ready 40s",
+			"awaiting-endpoint 1m0s", "evictable 1m0s", "restoring 1m0s",
+		}, steps)
 		time.Sleep(time.Minute)
 		check.Is(t, "", c.findI11Violation())
-		check.Not(t, c.pod("web-1-3") == nil, "a ready pod was deleted instead of the leaving one")
+		check.Not(t, c.pod("web-1-3") == nil || c.pod("web-1-4") == nil, "a ready pod was deleted instead of the leaving one")
 	})
 }
 

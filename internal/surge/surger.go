@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// FieldManager is stored in the managedFields of each object whose size Slipway changes. It shows later whether
-	// somebody else has changed the size.
+	// FieldManager is stored in the managedFields of each object that Slipway resizes. It shows later whether another client
+	// has changed the size.
 	FieldManager = "slipway-surge"
 	// DeletionCostAnnotation makes the ReplicaSet controller delete a pod first
 	// (https://kubernetes.io/docs/concepts/workloads/controllers/replicaset/#pod-deletion-cost).
@@ -29,7 +29,7 @@ const (
 
 	defaultSchedulingWait = 10 * time.Second
 	defaultMaxConcurrent  = 32
-	// maxLearned limits how many start-up times are kept.
+	// maxLearned limits of how many owners start-up times and reversals are kept.
 	maxLearned = 4096
 )
 
