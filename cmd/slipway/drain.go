@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/slipway-dev/slipway/internal/config"
 	"github.com/slipway-dev/slipway/internal/cordon"
 	"github.com/slipway-dev/slipway/internal/drain"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
@@ -46,6 +47,8 @@ type drainFlags struct {
 	waitDetach   bool
 	output       string
 	surge        surgeFlags
+	// evictionRequests is config.EvictionRequestsAuto or config.EvictionRequestsNever.
+	evictionRequests string
 }
 
 func newDrainCommand() *cobra.Command {
@@ -106,9 +109,10 @@ func (f *drainFlags) addFlags(cmd *cobra.Command) {
 
 	fs.DurationVar(&f.deadline, "deadline", 0, "time until the instance stops, whether the node is drained or not")
 	fs.BoolVar(&f.keepCordoned, "keep-cordoned", false, "keep the node cordoned if the drain fails")
+	fs.StringVar(&f.evictionRequests, "eviction-requests", config.EvictionRequestsAuto, config.EvictionRequestsUsage)
 	fs.BoolVar(&f.waitDetach, "wait-for-detach", false, "also wait until the pods' volumes are detached")
 	fs.StringVarP(&f.output, "output", "o", "", `"json" prints the drain report`)
-	f.surge.addFlags(fs, "start the successor of a pod first, if the pod cannot be spared: never, annotated (only for pods with the annotation slipway.dev/surge) or always")
+	f.surge.addFlags(fs, "start the successor of a pod first, if the pod is the last ready one of its owner, or if its PDB never allows an eviction: never, annotated or always")
 	_ = fs.MarkHidden("chunk-size")
 	f.kube.addFlags(fs)
 }
@@ -123,6 +127,8 @@ func (f *drainFlags) validate(args []string) error {
 		return fmt.Errorf("--dry-run: %q: want none, client or server", f.dryRun)
 	case f.output != "" && f.output != "json":
 		return fmt.Errorf("--output: %q: want json or nothing", f.output)
+	case f.evictionRequests != config.EvictionRequestsAuto && f.evictionRequests != config.EvictionRequestsNever:
+		return fmt.Errorf("--eviction-requests: %q: want auto or never", f.evictionRequests)
 	case f.deadline < 0:
 		return fmt.Errorf("--deadline: %s: want 0 or more", f.deadline)
 	case f.timeout < 0:
@@ -231,6 +237,9 @@ func (f *drainFlags) drainNodes(
 	}
 	if f.waitDetach {
 		o.Volumes = api
+	}
+	if f.evictionRequests == config.EvictionRequestsAuto {
+		o.EvictionRequests = api
 	}
 	o.TimeLimits = f.drainTimeLimits()
 	var drains []*nodeDrain

@@ -235,6 +235,9 @@ func newPodLine(b drain.BlockedPod, now time.Time) podLine {
 	case drain.ObstacleSurge:
 		line.rank, line.at, line.color = rankBlocked, b.Since, cyan
 		line.status = "successor first, " + waited + ": " + b.Detail
+	case drain.ObstacleGroup:
+		line.rank, line.at, line.color = rankBlocked, b.Since, yellow
+		line.status = "waiting " + waited + ": " + b.Detail
 	case drain.ObstaclePDB:
 		line.rank, line.at, line.color = rankBlocked, b.Since, yellow
 		line.status = "waiting " + waited + " for PDB " + b.PDB + ": " + b.Detail

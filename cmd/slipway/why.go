@@ -6,6 +6,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -82,7 +83,7 @@ func (f *whyFlags) run(cmd *cobra.Command, args []string) error {
 			return err
 		}
 		return f.output.printAnswer(w, evacuationWithSurges{answer, surges}, func(w io.Writer, _ bool) error {
-			return errors.Join(explain.PrintEvacuation(w, answer), printSurges(w, surges))
+			return errors.Join(explain.PrintEvacuation(w, answer), printSurges(w, surges), printResponders(w, o.Pods, s.node))
 		}, formatName("Node", s.node))
 	}
 	answer, err := planner.JudgePendingPodFromObjects(o, s.pod)
@@ -98,6 +99,24 @@ type evacuationWithSurges struct {
 	*planner.Evacuation
 
 	Surges []podSurge `json:"surges,omitempty"`
+}
+
+// printResponders prints which pods of the node have responders. A drain asks them before it evicts the pod.
+func printResponders(w io.Writer, pods []*corev1.Pod, node string) error {
+	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	header := "\nPOD\tASKED BEFORE ITS EVICTION\n"
+	for _, p := range pods {
+		if p.Spec.NodeName != node || len(p.Spec.EvictionResponders) == 0 {
+			continue
+		}
+		names := make([]string, len(p.Spec.EvictionResponders))
+		for i, r := range p.Spec.EvictionResponders {
+			names[i] = r.Name
+		}
+		fmt.Fprintf(out, "%s%s/%s\t%s\n", header, p.Namespace, p.Name, strings.Join(names, ", "))
+		header = ""
+	}
+	return out.Flush()
 }
 
 // subject is the node or the pod that the user asks about. Before resolveInCluster it can have both names.

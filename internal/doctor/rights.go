@@ -108,6 +108,8 @@ func listAgentRights() []Permission {
 		changeRights(newRights("", "pods", "delete", "to delete a pod at the deadline if a disruption budget blocks its eviction; otherwise it is killed with the instance"), setOptional),
 		changeRights(newRights("", "pods/status", "patch", "to set the condition DisruptionTarget of a deleted pod; otherwise its Job counts a failure"), setOptional),
 		newRights("policy", "poddisruptionbudgets", "list watch", "to name the blocking disruption budget, and to continue when it allows evictions"),
+		changeRights(newRights("scheduling.k8s.io", "podgroups", "get", "to read whether the pods of a PodGroup lose their work together; otherwise each PodGroup counts so"), setOptional),
+		listEvictionRequestRights(),
 		newRights("", "events", "create", "to write events"),
 		changeRights(newRights("", "persistentvolumeclaims", "get", "--wait-for-detach"), withFlag("wait-for-detach")),
 		changeRights(newRights(storageGroup, "volumeattachments", "list", "--wait-for-detach"), withFlag("wait-for-detach")),
@@ -131,6 +133,15 @@ func listSurgeRights() []Permission {
 	), withFlag(surgeFlag))
 }
 
+// listEvictionRequestRights returns the permissions to ask the responders of pods. Without them the pods are evicted.
+func listEvictionRequestRights() []Permission {
+	const group = "lifecycle.k8s.io"
+	return changeRights(slices.Concat(
+		newRights(group, "evictionrequests", "list watch create patch delete", "to ask the responders of a pod before its eviction"),
+		newRights(group, "evictions", "list watch", "to read what the responders of a pod answer"),
+	), setOptional)
+}
+
 func listDrainSlotRights() []Permission {
 	return changeRights(slices.Concat(
 		changeRights(newRights(coordinationGroup, "leases", "list create", "--max-concurrent-drains"), setPartNamespace),
@@ -148,7 +159,9 @@ func listManagerRights(p *Part) []Permission {
 		changeRights(newRights("", "nodes/status", "patch", "to set the node's lifecycle conditions"), setOptional),
 		newRights("", "pods", "list watch", "to read the pods of retired and of idle nodes"),
 		newRights("", "pods/eviction", "create", "to drain"),
+		listEvictionRequestRights(),
 		newRights("policy", "poddisruptionbudgets", "list watch", "to name the blocking disruption budget"),
+		changeRights(newRights("scheduling.k8s.io", "podgroups", "get", "to read whether the pods of a PodGroup lose their work together; otherwise each PodGroup counts so"), setOptional),
 		newRights("", "persistentvolumeclaims", "get list watch", "to know whether pods with volumes fit elsewhere"),
 		newRights(storageGroup, "volumeattachments", "list watch", "to know whether volumes are detached, and the volume limits of nodes"),
 		newRights(storageGroup, "storageclasses", "list watch", "to know whether pods with volumes fit elsewhere"),

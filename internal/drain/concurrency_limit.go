@@ -66,6 +66,9 @@ func (d *Drain) currentLimit(method RemovalMethod, now time.Time) int {
 // namespace has a request in flight, the limit is lower by one for each waiting namespace without a request. At most
 // half of the limit is reserved. So a hanging admission webhook of one namespace cannot block all requests.
 func (d *Drain) concurrencyLimitForPod(p *podState, method RemovalMethod, now time.Time) int {
+	if p.groupReleased { // all pods of the group go at once
+		return d.limit.max
+	}
 	limit, tracker := d.currentLimit(method, now), d.trackerFor(method)
 	if tracker.inFlightByNamespace[p.pod.Namespace] == 0 {
 		return limit

@@ -49,6 +49,7 @@ type Drain struct {
 	remaining     []*podState          // pods that are not gone; see dropGoneAndSortRemaining
 	pdbs          *pdbState
 	pdbQueues     map[string]*pdbQueue
+	groups        map[groupKey]*groupState
 	// queueLengths counts the waiting pods of each PDB queue. It is nil until a step needs it.
 	queueLengths        map[string]int
 	evictions           *requestTracker
@@ -60,6 +61,7 @@ type Drain struct {
 	conditions          conditionWrites
 	finalList           finalList
 	detachWait          *detachWait
+	requests            *evictionRequests // nil until a pod with responders is evicted
 	// reportedDrained is true after OnDrained was called and no pod arrived since.
 	reportedDrained bool
 	// decidingSurges counts the surges that are being decided. surgingOwners has the controllers, by UID, of the pods with
@@ -121,6 +123,7 @@ func (d *Drain) Run(ctx context.Context) (Report, error) {
 	endedAt := time.Now()
 	stop()
 	d.background.Wait()
+	d.withdrawEvictionRequests() // first, so that the responders stop soon
 	d.awaitRestores()
 	d.processInbox() // answers that arrived while the drain ended
 	report := d.newReport(outcome)
@@ -250,6 +253,7 @@ func (d *Drain) decidePodAction(p *podState, now time.Time) {
 	if d.options.AddFacts != nil {
 		d.options.AddFacts(&facts, &p.pod)
 	}
+	p.group = d.findGroup(&facts, &p.pod)
 	v := policy.Decide(&facts, now)
 	p.decision, p.action, p.decided, p.reviewAt = Decision{v.Rule, v.Reason(&facts)}, v.Action, true, time.Time{}
 	if v.ValidUntil != 0 {
@@ -388,11 +392,13 @@ func (d *Drain) advanceRemovals(ctx context.Context, now time.Time) (next time.T
 	if !d.listed {
 		return next
 	}
+	next = earlierNonZero(next, d.holdGroups(ctx, now))
 	pods := d.dropGoneAndSortRemaining()
 	d.queueLengths, d.evictions.waitingNamespaces, d.deletions.waitingNamespaces = nil, nil, nil
 	next = earlierNonZero(next, d.startFinalListIfEmpty(ctx, now))
 	next = earlierNonZero(next, d.startVolumePollIfDue(ctx, now))
-	next = earlierNonZero(next, d.nextRestoreCheck())
+	next = earlierNonZero(next, d.nextRestoreCheck(now))
+	next = earlierNonZero(next, d.syncEvictionRequests(now))
 	open := d.waveStartTimes(now)
 	for _, p := range pods {
 		switch {
@@ -400,6 +406,8 @@ func (d *Drain) advanceRemovals(ctx context.Context, now time.Time) (next time.T
 		case p.isWaiting() && now.Before(open[p.wave]):
 			p.setBlocked(ObstacleEarlierWave, "", "pods of lower priority are evicted first", now)
 			next = earlierNonZero(next, open[p.wave])
+		case p.held:
+			next = earlierNonZero(next, d.tryReleaseGroup(ctx, p, now))
 		case p.isWaiting():
 			next = earlierNonZero(next, d.tryRemovePod(ctx, p, now))
 		default:
@@ -458,7 +466,7 @@ func (d *Drain) waveStartTimes(now time.Time) []time.Time {
 
 // dropGoneAndSortRemaining removes gone pods from the list, and returns the others in the order of eviction.
 //
-// The first criterion is the wave. Within a wave, pods with fewer refusals come first, so that a blocked pod never
+// The first criterion is the wave. Within a wave, the pods of groups come last. Then pods with fewer refusals come first, so that a blocked pod never
 // delays a free one. Then pods with a longer grace come first, because they need more time. Answers that the API server
 // is busy count as refusals too, but as the last criterion, because they may concern one pod only.
 //
@@ -476,7 +484,7 @@ func (d *Drain) dropGoneAndSortRemaining() []*podState {
 
 	d.remaining = slices.DeleteFunc(d.remaining, func(p *podState) bool { return p.gone })
 	slices.SortFunc(d.remaining, func(a, b *podState) int {
-		return cmp.Or(a.wave-b.wave, lastSent(a).Compare(lastSent(b)), a.refusalCount-b.refusalCount, cmp.Compare(b.wantedGrace, a.wantedGrace), a.busyCount-b.busyCount,
+		return cmp.Or(a.wave-b.wave, compareHeld(a, b), lastSent(a).Compare(lastSent(b)), a.refusalCount-b.refusalCount, cmp.Compare(b.wantedGrace, a.wantedGrace), a.busyCount-b.busyCount,
 			strings.Compare(a.pod.UID, b.pod.UID))
 	})
 	return d.remaining

@@ -27,6 +27,9 @@ const notServedDetail = "requests for other pods of the node fail or hang"
 // tryRemovePod sends the eviction or deletion of a waiting pod if it is allowed now. Otherwise it returns when to try
 // again; zero means after the next event.
 func (d *Drain) tryRemovePod(ctx context.Context, p *podState, now time.Time) (retryAt time.Time) {
+	if wait, at := d.awaitResponders(ctx, p, now); wait {
+		return at
+	}
 	if d.options.DisableEviction {
 		return d.removeIfAllowed(ctx, p, now, DeletedOnRequest)
 	}

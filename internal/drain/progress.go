@@ -27,8 +27,12 @@ const (
 	ObstacleEarlierWave ObstacleKind = "earlier-wave"
 	// ObstacleSurge: its successor is started first.
 	ObstacleSurge ObstacleKind = "surge"
+	// ObstacleGroup: the pod goes together with the other pods of its group, and not all of them can be evicted.
+	ObstacleGroup ObstacleKind = "group"
 	// ObstacleStopping: the pod is terminating within its grace.
 	ObstacleStopping ObstacleKind = "stopping"
+	// ObstacleResponder: a responder of the pod was asked to remove it, see EvictionRequestReport.
+	ObstacleResponder ObstacleKind = "eviction-responder"
 	// ObstaclePolicy: the policy does not allow the eviction.
 	ObstaclePolicy ObstacleKind = "policy"
 	// ObstacleQueued: other requests come first.

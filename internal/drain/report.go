@@ -85,6 +85,9 @@ type PodReport struct {
 	Decision  Decision        `json:"decision"`
 	Action    podrules.Action `json:"action"`
 	Wave      int             `json:"wave"`
+	// Group names the pods that the drain evicts together with this one, such as JobSet/train/workers/0. It is empty for
+	// most pods.
+	Group string `json:"group,omitempty"`
 
 	// FirstRequestedAt is when the drain sent its first request for the pod. RemovalRequestedAt is when it sent the
 	// request that was accepted.
@@ -107,6 +110,8 @@ type PodReport struct {
 	UnansweredRequest RemovalMethod `json:"unansweredRequest,omitempty"`
 	// Surge is nil if the pod needed no successor before it left.
 	Surge *SurgeReport `json:"surge,omitempty"`
+	// EvictionRequest is set if the pod has responders (spec.evictionResponders).
+	EvictionRequest *EvictionRequestReport `json:"evictionRequest,omitempty"`
 }
 
 // Delay is one kind of obstacle that a pod had to wait for.

@@ -92,6 +92,7 @@ func (p PodReport) clipTexts() PodReport {
 	}
 	p.Delays = clipped
 	p.Surge = p.Surge.clipTexts()
+	p.EvictionRequest = p.EvictionRequest.clip()
 	return p
 }
 

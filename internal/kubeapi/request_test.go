@@ -85,6 +85,29 @@ func TestRequestsHaveTheExactShape(t *testing.T) {
 				"kind":"Eviction","metadata":{"name":"web-0","namespace":"shop"},
 				"deleteOptions":{"preconditions":{"uid":"u-1"},"dryRun":["All"]}}`)},
 		},
+		"an eviction request": {
+			func(ctx context.Context, c *Client) error {
+				r := EvictionRequest{ObjectMeta: ObjectMeta{Name: "r1", Namespace: "shop", OwnerReferences: []OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "web-0", UID: "u-1"}}}}
+				r.Spec.Target.Pod.Name, r.Spec.Target.Pod.UID = "web-0", "u-1"
+				r.Spec.Requester, r.Spec.Intent = "slipway.dev/drain", IntentEviction
+				return c.CreateEvictionRequest(ctx, r, true)
+			},
+			shape{"POST", "/apis/lifecycle.k8s.io/v1alpha1/namespaces/shop/evictionrequests?dryRun=All", "application/json", decoded(`{
+				"apiVersion":"lifecycle.k8s.io/v1alpha1","kind":"EvictionRequest","metadata":{"name":"r1","namespace":"shop",
+				"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"web-0","uid":"u-1"}]},"spec":{"target":{"pod":{"name":"web-0",
+				"uid":"u-1"}},"requester":"slipway.dev/drain","intent":"Eviction"}}`)},
+		},
+		"a withdrawn eviction request": {
+			func(ctx context.Context, c *Client) error {
+				return c.SetEvictionRequestIntent(ctx, "shop", "r1", IntentWithdrawn)
+			},
+			shape{"PATCH", "/apis/lifecycle.k8s.io/v1alpha1/namespaces/shop/evictionrequests/r1", "application/merge-patch+json",
+				decoded(`{"spec":{"intent":"Withdrawn"}}`)},
+		},
+		"a deleted eviction request": {
+			func(ctx context.Context, c *Client) error { return c.DeleteEvictionRequest(ctx, "shop", "r1") },
+			shape{"DELETE", "/apis/lifecycle.k8s.io/v1alpha1/namespaces/shop/evictionrequests/r1", "", nil},
+		},
 		"deletion with a grace": {
 			func(ctx context.Context, c *Client) error { return c.DeletePod(ctx, limited) },
 			shape{

@@ -91,6 +91,15 @@ type PodSpec struct {
 	PriorityClassName             string   `json:"priorityClassName,omitempty"`
 	TerminationGracePeriodSeconds *int64   `json:"terminationGracePeriodSeconds,omitempty"`
 	Volumes                       []Volume `json:"volumes,omitempty"`
+	// EvictionResponders are asked by an EvictionRequest before the pod is evicted (Kubernetes 1.37, KEP-4563).
+	EvictionResponders []EvictionResponder `json:"evictionResponders,omitempty"`
+	// SchedulingGroup is set from Kubernetes 1.36 on, with the feature gate GenericWorkload.
+	SchedulingGroup *PodSchedulingGroup `json:"schedulingGroup,omitempty"`
+}
+
+// PodSchedulingGroup holds the fields of corev1.PodSchedulingGroup.
+type PodSchedulingGroup struct {
+	PodGroupName string `json:"podGroupName,omitempty"`
 }
 
 // EmptyDirVolume holds the fields of corev1.EmptyDirVolumeSource that are read. Medium is empty or Memory.

@@ -77,7 +77,7 @@ func (a *components) addRetirementController(ctx context.Context) error {
 		return err
 	}
 	r := retirement.New(retirement.Options{
-		Client: a.GetClient(), LiveReader: a.GetAPIReader(), API: a.API, Groups: a.groups, Selector: c.parsedSelector, Clouds: a.clouds,
+		Client: a.GetClient(), LiveReader: a.GetAPIReader(), API: a.API, EvictionRequests: a.API, Groups: a.groups, Selector: c.parsedSelector, Clouds: a.clouds,
 		Events: a.GetEventRecorder("slipway"), Metrics: a.counters.retirement, Log: a.Log, TTL: c.RetirementTTL,
 		Intervals: retirement.Intervals{Poll: c.PollInterval, CloudPoll: c.CloudPollInterval, DeletionRetry: c.RetryInterval}, SystemLocalStorage: c.SystemLocalStorage,
 		NewSurger: surges.newSurger,

@@ -267,7 +267,8 @@ func classOfWait(d drain.Delay) string {
 func describeRow(d *Drain, a axis, r *podRow) string {
 	parts := []string{r.name()}
 	for _, c := range []struct{ name, text string }{
-		{"rule", r.pod.Decision.Rule.String()}, {"asked", offset(a, r.pod.FirstRequestedAt)}, {"waited", describeWaits(r.waits)}, {"successor", describeSurge(r.pod)},
+		{"rule", r.pod.Decision.Rule.String()}, {"group", r.pod.Group}, {"asked", offset(a, r.pod.FirstRequestedAt)}, {"waited", describeWaits(r.waits)},
+		{"successor", describeSurge(r.pod)},
 		{"removed", strings.TrimSpace(describeRemoval(r.pod) + " " + offset(a, startOfRemoval(r.pod)))},
 		{"gone", strings.TrimSpace(offset(a, r.pod.EndedAt) + " " + string(r.pod.End))},
 	} {

@@ -177,11 +177,12 @@ func newPage(r *Report, l limits) *page {
 	p.Cards = newCards(r)
 	p.addDrains(r, l)
 	p.addRetirements(r, l)
-	for _, e := range r.Trace[:min(len(r.Trace), l.trace)] {
+	// The latest entries are kept: they say how it ended.
+	for _, e := range r.Trace[max(0, len(r.Trace)-l.trace):] {
 		p.Trace = append(p.Trace, traceRow{formatTime(e.At), l.clean(e.Node), e.From, l.clean(e.What), l.clean(e.Why), e.IsWarning})
 	}
 	p.TraceMore = len(r.Trace) - len(p.Trace)
-	for _, e := range r.Events[:min(len(r.Events), l.events)] {
+	for _, e := range r.Events[max(0, len(r.Events)-l.events):] {
 		p.Events = append(p.Events, eventRow{
 			formatTime(e.At), l.clean(e.Type), l.clean(e.Reason), l.clean(e.Object()), l.clean(e.Message), l.clean(e.Component), e.Count,
 			e.Type == "Warning",

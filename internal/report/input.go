@@ -270,7 +270,7 @@ func readDrainReport(v *value) *drain.Report {
 func readPod(v *value) drain.PodReport {
 	p := drain.PodReport{
 		Namespace: v.get("namespace").string(), Name: v.get("name").string(), UID: v.get("uid").string(), Owner: v.get("owner").string(),
-		Wave: int(v.get("wave").int()), FirstRequestedAt: v.get("firstRequestedAt").time(),
+		Wave: int(v.get("wave").int()), Group: v.get("group").string(), FirstRequestedAt: v.get("firstRequestedAt").time(),
 		Removal: drain.RemovalMethod(v.get("removal").string()), RemovalRequestedAt: v.get("removalRequestedAt").time(),
 		TerminatingSince: v.get("terminatingSince").time(), WantedGraceSeconds: v.get("graceWantedSeconds").int(),
 		GivenGraceSeconds: v.get("graceGivenSeconds").int(), End: drain.PodEnd(v.get("end").string()), EndedAt: v.get("endedAt").time(),

@@ -234,6 +234,10 @@ func describeObstacle(reason drain.ObstacleKind, pdb string) string {
 		return "API server busy"
 	case drain.ObstacleWebhook:
 		return "admission webhook"
+	case drain.ObstacleGroup:
+		return "other pods of its group"
+	case drain.ObstacleResponder:
+		return "eviction responder"
 	}
 	return cmp.Or(string(reason), "unknown obstacle")
 }

@@ -50,14 +50,16 @@ type GroupLister interface {
 	List(ctx context.Context) ([]v1alpha1.NodeGroup, error)
 }
 
-// Options configures a Controller. All fields but Intervals, Selector and NewSurger are required.
+// Options configures a Controller. All fields but EvictionRequests, Intervals, Selector and NewSurger are required.
 type Options struct {
 	// Client writes. It reads NodeRetirements and Nodes from caches.
 	Client client.Client
 	// LiveReader reads from the API server.
 	LiveReader client.Reader
 	API        API
-	Groups     GroupLister
+	// EvictionRequests asks the responders of a pod before its eviction; nil asks none.
+	EvictionRequests drain.EvictionRequestAPI
+	Groups           GroupLister
 	// Selector selects the groups that this process observes and accepts; nil is all.
 	Selector labels.Selector
 	// Clouds has the providers by name.

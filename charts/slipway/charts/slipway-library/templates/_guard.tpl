@@ -36,6 +36,17 @@ The permissions of an agent's account, and the policies that limit them. Each te
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [list, watch]
+# To read whether the pods of a PodGroup lose their work together. Without this permission, every PodGroup counts so.
+- apiGroups: [scheduling.k8s.io]
+  resources: [podgroups]
+  verbs: [get]
+# To ask the responders of a pod before its eviction (Kubernetes 1.37 with the feature gate EvictionRequestAPI).
+- apiGroups: [lifecycle.k8s.io]
+  resources: [evictionrequests]
+  verbs: [list, watch, create, patch, delete]
+- apiGroups: [lifecycle.k8s.io]
+  resources: [evictions]
+  verbs: [list, watch]
 - apiGroups: [""]
   resources: [events]
   verbs: [create]
@@ -345,6 +356,51 @@ metadata:
   {{- .metadata | nindent 2 }}
 spec:
   policyName: {{ .name }}-eviction
+  validationActions: [Deny]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: {{ .name }}-eviction-request
+  {{- .metadata | nindent 2 }}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+      - apiGroups: [lifecycle.k8s.io]
+        apiVersions: ['*']
+        resources: [evictionrequests]
+        operations: [CREATE, UPDATE, DELETE]
+  matchConditions:
+    - name: an-agent
+      expression: request.userInfo.username == 'system:serviceaccount:{{ .namespace }}:{{ .account }}'
+  variables:
+    - name: node
+      expression: request.userInfo.?extra[?'authentication.kubernetes.io/node-name'][?0].orValue('')
+    - name: requests
+      expression: '[dyn(object), dyn(oldObject)].filter(o, o != null)'
+  validations:
+    - expression: variables.node != ''
+      message: the token of a Slipway agent must be bound to its pod or node, and this one does not say which node it is of
+      reason: Forbidden
+    - expression: variables.requests.all(r, r.spec.requester == 'slipway.dev/drain')
+      message: a Slipway agent writes no EvictionRequests but those of the requester slipway.dev/drain
+      reason: Forbidden
+    # A longer name is cut in the label.
+    - expression: >-
+        size(variables.node) > 63
+        || variables.requests.all(r, r.metadata.?labels[?'slipway.dev/drain-node'].orValue('') == variables.node)
+      messageExpression: >-
+        'this token is of the Slipway agent on node ' + variables.node + ', and writes no EvictionRequests of other drains'
+      reason: Forbidden
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: {{ .name }}-eviction-request
+  {{- .metadata | nindent 2 }}
+spec:
+  policyName: {{ .name }}-eviction-request
   validationActions: [Deny]
 ---
 apiVersion: admissionregistration.k8s.io/v1
