@@ -58,11 +58,12 @@ var (
 	RefusalReasons = []string{
 		ReasonOptedOut, ReasonOwnerKind, ReasonReadWriteOnce, ReasonRollout, ReasonRecreate, ReasonPaused,
 		ReasonDeleting, ReasonAtMaximum, ReasonScalerConflict, ReasonNoTime, ReasonNoRights, ReasonNoRoom,
-		ReasonReverted, ReasonSizeUnknown,
+		ReasonScalerStuck, ReasonReverted, ReasonSizeUnknown,
 	}
 	FailureReasons = []string{
 		ReasonBusy, ReasonUnschedulable, ReasonNoSuccessor, ReasonNotReadyInTime, ReasonNoEndpoint,
 		ReasonSizeChanged, ReasonUntil, ReasonCancelled, ReasonRecordLost, ReasonOtherPodRemoved,
 		ReasonNotEvicted, ReasonRequestFailed, ReasonNotNeeded, ReasonLeaving,
+		ReasonRollout, ReasonDeleting, ReasonNoRights,
 	}
 )
