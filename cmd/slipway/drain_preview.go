@@ -40,11 +40,16 @@ func (d *nodeDrain) printPreview(f drain.Prediction) error {
 	}
 	w := tabwriter.NewWriter(d.out, 0, 0, 2, ' ', 0)
 	grouped := slices.ContainsFunc(f.Pods, func(p drain.PodPrediction) bool { return p.Group != "" })
-	fmt.Fprint(w, "NAMESPACE\tPOD\tACTION\tWAVE\tGRACE\tRULE\t")
+	header := "NAMESPACE\tPOD\tACTION\tWAVE\tGRACE\tRULE"
 	if grouped {
-		fmt.Fprint(w, "GROUP\t")
+		header += "\tGROUP"
 	}
-	fmt.Fprintln(w, "OBSTACLE")
+	header += "\tOBSTACLE"
+	if d.options.Surger != nil {
+		header += "\tSUCCESSOR FIRST"
+	}
+	fmt.Fprintln(w, header)
+	var asked []string
 	for _, p := range f.Pods {
 		rule := p.Decision.Rule.String()
 		if p.Decision.Detail != "" {
@@ -54,11 +59,24 @@ func (d *nodeDrain) printPreview(f drain.Prediction) error {
 		if p.Obstacle.Detail != "" {
 			obstacle += ": " + p.Obstacle.Detail
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%ds\t%s\t", p.Namespace, p.Name, p.Action, p.Wave, p.GivenGraceSeconds, rule)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%ds\t%s", p.Namespace, p.Name, p.Action, p.Wave, p.GivenGraceSeconds, rule)
 		if grouped {
-			fmt.Fprintf(w, "%s\t", cmp.Or(p.Group, "-"))
+			fmt.Fprintf(w, "\t%s", cmp.Or(p.Group, "-"))
 		}
-		fmt.Fprintln(w, obstacle)
+		fmt.Fprintf(w, "\t%s", obstacle)
+		if d.options.Surger != nil {
+			fmt.Fprintf(w, "\t%s", p.Surge)
+		}
+		fmt.Fprintln(w)
+		if p.EvictionRequest != nil {
+			asked = append(asked, fmt.Sprintf("%s/%s: %s", p.Namespace, p.Name, p.EvictionRequest))
+		}
 	}
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, line := range asked {
+		fmt.Fprintln(d.out, line)
+	}
+	return nil
 }

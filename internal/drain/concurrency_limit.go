@@ -76,7 +76,7 @@ func (d *Drain) concurrencyLimitForPod(p *podState, method RemovalMethod, now ti
 	if tracker.waitingNamespaces == nil {
 		tracker.waitingNamespaces = map[string]bool{}
 		for _, other := range d.remaining {
-			if other.isWaiting() && !other.requesting && (method == Evicted || other.forceDeletion || d.options.DisableEviction) {
+			if other.isWaiting() && !other.requesting && !other.surge.delaysEviction() && (method == Evicted || other.forceDeletion || d.options.DisableEviction) {
 				tracker.waitingNamespaces[other.pod.Namespace] = true
 			}
 		}

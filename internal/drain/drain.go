@@ -115,7 +115,10 @@ type Options struct {
 	Surger Surger
 	// Volumes, if set, makes the drain wait until the volumes of the drained pods are detached.
 	Volumes VolumeAPI
-	Logger  *slog.Logger
+	// EvictionRequests, if set, makes the drain ask the responders of a pod (spec.evictionResponders) before it evicts the
+	// pod. DisableEviction has priority.
+	EvictionRequests EvictionRequestAPI
+	Logger           *slog.Logger
 }
 
 // DefaultWaveBoundaries evicts ordinary pods first and critical ones after them. 2000000000 is the priority of
@@ -156,6 +159,7 @@ func New(api API, o Options) *Drain {
 		conditions:          conditionWrites{semaphore: make(chan struct{}, o.MaxInFlight)},
 		inbox:               newInbox(),
 		limit:               newConcurrencyLimit(o.MaxInFlight),
+		surgingOwners:       map[string]bool{},
 		reportedDrained:     o.WasDrained,
 	}
 }

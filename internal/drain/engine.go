@@ -61,10 +61,16 @@ type Drain struct {
 	conditions          conditionWrites
 	finalList           finalList
 	detachWait          *detachWait
+	requests            *evictionRequests // nil until a pod with responders is evicted
 	// reportedDrained is true after OnDrained was called and no pod arrived since.
 	reportedDrained bool
-	// background counts the goroutines of the watch and the requests.
-	background sync.WaitGroup
+	// decidingSurges counts the surges that are being decided. surgingOwners has the controllers, by UID, of the pods with
+	// a surge that has not returned yet.
+	decidingSurges   int
+	surgingOwners    map[string]bool
+	restoreWaitUntil time.Time // until when a drained node waits for them; zero is not yet
+	// background counts the goroutines of the watch and the requests. surges counts those of the surges.
+	background, surges sync.WaitGroup
 }
 
 // SetTimeLimits changes the time limits. With less time, pods that are stopping get a shorter grace if theirs is longer
@@ -91,6 +97,7 @@ func (d *Drain) applyNewTimeLimits(now time.Time) {
 	d.policy = policyFor(d.options, d.terms)
 	for _, p := range d.pods {
 		d.decidePodAction(p, now)
+		d.reviewSurge(p)
 		if p.requesting { // its timeout was computed from the old terms
 			p.shortenRequest(now)
 		}
@@ -113,10 +120,14 @@ func (d *Drain) Run(ctx context.Context) (Report, error) {
 		outcome = d.redrainOnArrival(work)
 	}
 	d.ended = true
+	endedAt := time.Now()
 	stop()
 	d.background.Wait()
+	d.withdrawEvictionRequests() // first, so that the responders stop soon
+	d.awaitRestores()
 	d.processInbox() // answers that arrived while the drain ended
 	report := d.newReport(outcome)
+	report.EndedAt = endedAt
 	return report, d.outcomeError(ctx, outcome, report)
 }
 
@@ -191,6 +202,7 @@ func (d *Drain) mergePodList(all []kubeapi.Pod, known []string, now time.Time) {
 	for _, uid := range known {
 		if p := d.pods[uid]; p != nil && !there[uid] {
 			p.markGone(now)
+			d.attributeToSurge(p, now)
 		}
 	}
 }
@@ -206,7 +218,9 @@ func (d *Drain) addOrUpdatePod(pod kubeapi.Pod, now time.Time) {
 		d.podsByName = slices.Insert(d.podsByName, i, p)
 	}
 	p.setPod(pod)
+	d.attributeToSurge(p, now)
 	d.decidePodAction(p, now)
+	d.reviewSurge(p)
 	d.pdbs.assignPDBBackoff(p)
 }
 
@@ -217,6 +231,7 @@ func (d *Drain) markPodGone(pod kubeapi.Pod, now time.Time) {
 	}
 	p.setPod(pod)
 	p.markGone(now)
+	d.attributeToSurge(p, now)
 	d.options.Logger.Debug("pod is gone", "pod", p.name(), "end", p.end)
 }
 
@@ -276,7 +291,7 @@ func (d *Drain) checkOutcome(now time.Time) (outcome Outcome, over bool) {
 	switch {
 	case d.listed && d.hasPod(func(p *podState) bool { return p.needsRemoval() && p.action == podrules.RefuseDrain }):
 		return RefusedByPolicy, true
-	case d.isEmpty() && d.finalList.done && d.isDetachWaitOver(now):
+	case d.isEmpty() && d.finalList.done && d.isDetachWaitOver(now) && d.areSurgesOver(now):
 		return Drained, true
 	case d.terms.HasDeadline() && !now.Before(d.terms.Deadline):
 		return DeadlinePassed, true
@@ -382,6 +397,8 @@ func (d *Drain) advanceRemovals(ctx context.Context, now time.Time) (next time.T
 	d.queueLengths, d.evictions.waitingNamespaces, d.deletions.waitingNamespaces = nil, nil, nil
 	next = earlierNonZero(next, d.startFinalListIfEmpty(ctx, now))
 	next = earlierNonZero(next, d.startVolumePollIfDue(ctx, now))
+	next = earlierNonZero(next, d.nextRestoreCheck())
+	next = earlierNonZero(next, d.syncEvictionRequests(now))
 	open := d.waveStartTimes(now)
 	for _, p := range pods {
 		switch {
@@ -504,6 +521,9 @@ func (d *Drain) newProgress() Progress {
 			p.RemainingPods = append(p.RemainingPods, s.toBlockedPod(d.startedAt))
 		default:
 			p.Waiting++
+			if s.surge != nil && s.surge.phase == surgeRunning {
+				p.Surging++
+			}
 			p.RemainingPods = append(p.RemainingPods, s.toBlockedPod(d.startedAt))
 		}
 		p.Total++

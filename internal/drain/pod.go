@@ -54,6 +54,7 @@ type podState struct {
 	canDelete      bool // false once the API server denied the permission
 	graceShortened bool // its grace was cut to end at the deadline
 
+	surge *podSurge      // nil: it was never considered
 	group podrules.Group // pods that lose their work together; zero is none
 	// held is true while the pod may only be requested together with the other pods of its group. It is decided anew in
 	// each step.
@@ -62,6 +63,8 @@ type podState struct {
 
 	conditionWaitUntil time.Time // until when a deletion waits for the DisruptionTarget write; zero is not started
 	conditionAnswered  bool      // that write was answered
+
+	request *evictionRequest // nil without responders
 }
 
 func (p *podState) name() string { return p.pod.Namespace + "/" + p.pod.Name }
@@ -215,7 +218,8 @@ func (p *podState) toReport() PodReport {
 		Namespace: p.pod.Namespace, Name: p.pod.Name, UID: p.pod.UID, Decision: p.decision, Action: p.action, Wave: p.wave, Group: p.group.String(),
 		Removal: p.removal, RemovalRequestedAt: p.removalAt, WantedGraceSeconds: int64(p.wantedGrace / time.Second),
 		GivenGraceSeconds: int64(p.givenGrace / time.Second), End: p.end, EndedAt: p.goneAt, Delays: slices.Clone(p.delays),
-		UnansweredRequest: p.unansweredRequest, FirstRequestedAt: p.firstSentAt, TerminatingSince: p.stoppingSince,
+		UnansweredRequest: p.unansweredRequest, FirstRequestedAt: p.firstSentAt, TerminatingSince: p.stoppingSince, Surge: p.toSurgeReport(),
+		EvictionRequest: p.request.toReport(),
 	}
 	if c := fromkubeapi.FindController(&p.pod); c != nil {
 		r.Owner = c.Kind + "/" + c.Name

@@ -36,6 +36,11 @@ type PodPrediction struct {
 	// WantedGraceSeconds is the grace of the pod or of the caller. GivenGraceSeconds is what the pod would get. Both in seconds.
 	WantedGraceSeconds int64 `json:"graceWantedSeconds"`
 	GivenGraceSeconds  int64 `json:"graceGivenSeconds"`
+	// Surge says whether the pod would get a successor first. It is nil if it needs none.
+	Surge *SurgeReport `json:"surge,omitempty"`
+	// EvictionRequest says which responders of the pod would be asked first. With a dry run it also has what they have
+	// answered to an earlier request, or why they would not be asked.
+	EvictionRequest *EvictionRequestReport `json:"evictionRequest,omitempty"`
 	// Obstacle is what would block the pod now. Its Reason is empty if nothing would.
 	Obstacle BlockedPod `json:"obstacle,omitzero"`
 }
@@ -77,6 +82,7 @@ func Predict(ctx context.Context, api API, o Options, dryRun bool) (Prediction, 
 	f.Problems = d.readGroupsOfWaitingPods(ctx, now)
 	f.Problems = append(f.Problems, d.readPDBsOfWaitingPods(ctx)...)
 	d.markBlockedByPDBs(now)
+	d.predictSurges(ctx)
 	if dryRun {
 		d.dryRunAndRecordObstacles(ctx, now)
 	}
@@ -87,6 +93,9 @@ func Predict(ctx context.Context, api API, o Options, dryRun bool) (Prediction, 
 	slices.SortStableFunc(f.Pods, func(a, b PodPrediction) int {
 		return cmp.Or(cmp.Compare(a.Wave, b.Wave), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
+	if dryRun {
+		d.dryRunEvictionRequests(ctx, f.Pods)
+	}
 	return f, ctx.Err()
 }
 
@@ -95,12 +104,14 @@ func (d *Drain) predictPod(p *podState, now time.Time) PodPrediction {
 	f := PodPrediction{
 		Namespace: r.Namespace, Name: r.Name, UID: r.UID, Owner: r.Owner, Decision: r.Decision,
 		Action: r.Action, Wave: r.Wave, Group: r.Group, WantedGraceSeconds: r.WantedGraceSeconds, GivenGraceSeconds: r.GivenGraceSeconds, Obstacle: p.blocked,
+		Surge: r.Surge,
 	}
 	if p.isWaiting() {
 		f.Removal, f.GivenGraceSeconds = Evicted, int64(capGrace(p.wantedGrace, d.terms, now)/time.Second)
 		if d.options.DisableEviction {
 			f.Removal = DeletedOnRequest
 		}
+		f.EvictionRequest = d.predictResponders(p)
 	}
 	return f
 }

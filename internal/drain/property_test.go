@@ -41,6 +41,9 @@ type scenario struct {
 	apiFailures     []apiFailure
 	listLag         int  // events that the first list lacks
 	evictAllPods    bool // all pods are evicted, even in a voluntary drain
+	surgeSeed       int  // of a Surger that answers arbitrarily; 0 is none
+	// observe, if set, is called after the drain. The simulation is locked.
+	observe func(s *sim, d *Drain)
 }
 
 // apiFailure is a fault of the API server for one verb, for all pods or for the pods of one app, during some time.
@@ -296,6 +299,10 @@ func (w scenario) runAndCheck(parent context.Context) (broken []error) {
 	if w.evictAllPods {
 		o.Policy = ptr(podrules.ForcedPolicy())
 	}
+	var restoring time.Duration
+	if w.surgeSeed > 0 {
+		o.Surger, restoring = newWildSurger(s, w.surgeSeed), maxRestoreWait
+	}
 	ctx, cancel := context.WithCancel(parent)
 	defer cancel()
 	began := time.Now()
@@ -325,7 +332,7 @@ func (w scenario) runAndCheck(parent context.Context) (broken []error) {
 		breaks("%w", err)
 	}
 	limit := earlierNonZero(last.Deadline, last.TimeoutAt)
-	if ended.After(limit.Add(10 * time.Millisecond)) {
+	if ended.After(limit.Add(10*time.Millisecond + restoring)) {
 		breaks("Run returned %s after its limit", ended.Sub(limit))
 	}
 	if s.maxInFlight > w.inFlight {
@@ -344,6 +351,9 @@ func (w scenario) runAndCheck(parent context.Context) (broken []error) {
 	}
 	if w.forced && (w.changeTermsAt == 0 || w.changeTermsAt >= w.limit) {
 		w.checkForced(s, d, o.TimeLimits, began, breaks)
+	}
+	if w.observe != nil {
+		w.observe(s, d)
 	}
 	n := len(s.requests)
 	s.mu.Unlock()

@@ -24,6 +24,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/notify"
 	"github.com/slipway-dev/slipway/internal/observe"
 	"github.com/slipway-dev/slipway/internal/semaphore"
+	"github.com/slipway-dev/slipway/internal/surge"
 )
 
 const (
@@ -249,6 +250,13 @@ func newAgent(c config.Agent, x AgentOptions, resource string, found *kubeapi.No
 			return nil, fmt.Errorf("--max-concurrent-drains: %w", err)
 		}
 	}
+	if mode, err := surge.ParseMode(c.Surge); err == nil && mode.Enabled() && !c.DryRun {
+		if o.Surger, err = surge.New(surge.Options{
+			API: api, Namespace: c.Namespace, Identity: surge.NewIdentity(c.NodeName), Mode: mode, Metrics: metrics, Logger: log,
+		}); err != nil {
+			return nil, fmt.Errorf("--surge: %w", err)
+		}
+	}
 	if c.Acknowledge && !c.DryRun {
 		o.Approver = metadata
 	}
@@ -257,6 +265,9 @@ func newAgent(c config.Agent, x AgentOptions, resource string, found *kubeapi.No
 	}
 	if c.WaitForDetach {
 		o.Volumes = api
+	}
+	if c.EvictionRequests == config.EvictionRequestsAuto {
+		o.EvictionRequests = api
 	}
 	return agent.New(o), nil
 }
