@@ -23,7 +23,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/compat/mechanic"
 	"github.com/slipway-dev/slipway/internal/config"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
-	"github.com/slipway-dev/slipway/internal/notice/azure"
+	"github.com/slipway-dev/slipway/internal/notice/poll"
 	"github.com/slipway-dev/slipway/internal/notice/request"
 	"github.com/slipway-dev/slipway/internal/observe"
 )
@@ -98,7 +98,7 @@ func runAKSNTH(ctx context.Context, o *aksnth.Options, stderr io.Writer) (err er
 		// The tool drained the node even if a message template failed.
 		WarnOfTemplates: true,
 
-		PollObserver:        failureObserver(func(err error, class azure.Class) { metrics.CountFetchFailure(err, class) }),
+		PollObserver:        failureObserver(func(err error, class poll.Class) { metrics.CountFetchFailure(err, class) }),
 		OnResourceName:      func(resource string) { metrics.SetResource(resource) },
 		Sources:             []agent.Source{drainRequests},
 		Conditions:          map[string]agent.Action{request.NoticeID: agent.Drain},
@@ -277,12 +277,12 @@ func logWarnings(tool string, warnings []string, c config.Agent, stderr io.Write
 	return nil
 }
 
-// failureObserver is an azure.Observer that ignores successful reads.
-type failureObserver func(error, azure.Class)
+// failureObserver is an poll.Observer that ignores successful reads.
+type failureObserver func(error, poll.Class)
 
 func (failureObserver) FetchSucceeded(time.Duration) {}
 
-func (f failureObserver) FetchFailed(err error, class azure.Class) { f(err, class) }
+func (f failureObserver) FetchFailed(err error, class poll.Class) { f(err, class) }
 
 // newLazyTransport returns a transport that calls newTransport for each request. The metrics that the inner transport
 // needs exist only after the start.

@@ -59,7 +59,7 @@ func (a *Agent) checkFlushFinished(h *noticeState, now time.Time) (recheckAfter 
 // isApprovable reports whether the platform waits for an approval of a notice, and accepts an approval with the
 // notice's ID.
 func isApprovable(n notice.Notice) bool {
-	return n.Status != notice.Started && n.Type != notice.Condition && !n.HasGeneratedID
+	return n.Status != notice.Started && n.Type.HasDeadline() && !n.HasGeneratedID && !n.NotApprovable
 }
 
 // approveWhenAllDrained approves the event at the platform once every instance of the event is drained. The platform

@@ -159,7 +159,7 @@ func (a *Agent) buildDrainSpec(now time.Time) (spec drainSpec, needed bool) {
 				o.terms.Deadline = due
 			}
 			continue
-		case h.Phase.isDrained() && h.Notice.Type == notice.Condition:
+		case h.Phase.isDrained() && !h.Notice.Type.HasDeadline():
 			continue // a pod that arrives restarts the drain, with its own time limit
 		case due.IsZero() && a.options.ConditionDrainTimeout > 0:
 			due = h.DrainStarted.Add(a.options.ConditionDrainTimeout)

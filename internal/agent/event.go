@@ -85,8 +85,11 @@ func newDrainingEvent(n notice.Notice, d Decision) event {
 }
 
 func describeDeadline(n notice.Notice, d Decision) string {
-	if d.Deadline.IsZero() {
+	switch {
+	case n.Type == notice.Condition:
 		return "condition " + n.ID + " is true"
+	case d.Deadline.IsZero():
+		return fmt.Sprintf("%s (%s) has no deadline", n.Type, n.ID)
 	}
 	return fmt.Sprintf("%s (%s) is due at %s", n.Type, n.ID, d.Deadline.UTC().Format(time.RFC3339))
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -58,7 +59,7 @@ func DefaultNoticePolicy() NoticePolicy {
 	return NoticePolicy{
 		ActionByType: map[notice.Type]Action{
 			notice.Preempt: Drain, notice.Terminate: Drain, notice.Redeploy: Drain, notice.Reboot: Drain,
-			notice.Freeze: Drain,
+			notice.Freeze: Drain, notice.Rebalance: Cordon,
 		},
 		LiveMigrationAction: Ignore,
 		UnknownFreezeAction: Cordon,
@@ -83,7 +84,7 @@ type Decision struct {
 	// Forced is true when the interruption ends the instance's processes. A Freeze only pauses them, and a condition
 	// interrupts nothing.
 	Forced bool `json:"forced,omitempty"`
-	// Deadline is when the interruption is due; zero for a condition.
+	// Deadline is when the interruption is due; zero for a condition and a Rebalance.
 	Deadline time.Time `json:"deadline,omitzero"`
 	Reason   string    `json:"reason"`
 }
@@ -114,8 +115,12 @@ func (s *SeenTimes) clampTo(now time.Time) {
 // Decide applies the policy to one notice. Its result depends only on its arguments, so a restarted agent makes the
 // same decision.
 func (i NoticePolicy) Decide(n notice.Notice, s SeenTimes) Decision {
-	if n.Type == notice.Condition {
+	switch n.Type {
+	case notice.Condition:
 		return i.decideCondition(n)
+	case notice.Rebalance:
+		action, why := i.selectAction(n)
+		return Decision{Action: action, Reason: why + ", without a deadline"}
 	}
 	d := Decision{Forced: n.Type != notice.Freeze}
 	d.Deadline, d.Reason = computeDeadline(n, s)
@@ -186,17 +191,16 @@ func computeDeadline(n notice.Notice, s SeenTimes) (deadline time.Time, reason s
 	if n.Status == notice.Started {
 		return s.Started.Add(startedDrainTime), fmt.Sprintf("%s has started", n.Type)
 	}
+	period := cmp.Or(n.NoticePeriod, minimumNotice[n.Type])
 	if n.NotBefore.IsZero() {
-		return s.First.Add(minimumNotice[n.Type]), fmt.Sprintf("no NotBefore, so the minimum notice of %s applies: %s",
-			n.Type, minimumNotice[n.Type])
+		return s.First.Add(period), fmt.Sprintf("no NotBefore, so the minimum notice of %s applies: %s", n.Type, period)
 	}
 	due, when := n.NotBefore.Add(n.ClockAhead), "NotBefore "+n.NotBefore.UTC().Format(time.RFC3339)
 	if n.ClockAhead != 0 {
 		when += fmt.Sprintf(", plus %s because this instance's clock is ahead", n.ClockAhead.Round(time.Second))
 	}
 	if !due.After(s.First) {
-		return s.First.Add(minimumNotice[n.Type]), fmt.Sprintf("%s had passed when first seen, so the minimum notice of %s applies: %s",
-			when, n.Type, minimumNotice[n.Type])
+		return s.First.Add(period), fmt.Sprintf("%s had passed when first seen, so the minimum notice of %s applies: %s", when, n.Type, period)
 	}
 	return due, when
 }

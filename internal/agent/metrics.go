@@ -6,7 +6,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/drain"
 	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
 	"github.com/slipway-dev/slipway/internal/notice"
-	"github.com/slipway-dev/slipway/internal/notice/azure"
+	"github.com/slipway-dev/slipway/internal/notice/poll"
 	"github.com/slipway-dev/slipway/internal/observe"
 	"github.com/slipway-dev/slipway/internal/surge"
 )
@@ -19,7 +19,7 @@ type Metrics struct {
 	ConditionsFailed                       *observe.Counter
 	Polls                                  *observe.Vec[observe.Counter]
 	pollSeconds                            *observe.Histogram
-	liveNotices                            *observe.Vec[observe.Gauge]
+	liveNotices, planned                   *observe.Vec[observe.Gauge]
 	deadline, lastRead                     *observe.Gauge
 	yielded, waitingForSlot                *observe.Gauge
 	drainPods                              *observe.Vec[observe.Gauge]
@@ -44,7 +44,7 @@ var obstacleLabels = []drain.ObstacleKind{
 // surgeSucceeded is the result label of a surge after which the pod left. The other labels are reasons of package surge.
 const surgeSucceeded = "succeeded"
 
-// pollOK is the result label of a successful poll; the other labels are azure.Class values.
+// pollOK is the result label of a successful poll; the other labels are poll.Class values.
 const pollOK = "ok"
 
 func NewMetrics(r *observe.Registry) *Metrics {
@@ -63,6 +63,7 @@ func NewMetrics(r *observe.Registry) *Metrics {
 		pollSeconds: r.Histogram("slipway_agent_poll_seconds", "Response time of a poll of the cloud's notices, in seconds.",
 			[]float64{.005, .02, .1, .5, 1, 2, 5, 30, 120}).With(),
 		liveNotices:    r.Gauge("slipway_agent_active_notices", "Current notices for this instance.", "type"),
+		planned:        r.Gauge("slipway_agent_planned_notices", "Notices for this instance that are not due yet.", "type"),
 		lastRead:       r.Gauge("slipway_agent_last_read_timestamp_seconds", "When the notices were last read successfully, in seconds since the epoch; 0 is never.").With(),
 		deadline:       r.Gauge("slipway_agent_deadline_timestamp_seconds", "When the next interruption is due, in seconds since the epoch; 0 is none.").With(),
 		drainPods:      r.Gauge("slipway_drain_pods", "Pods of the running drain, by state.", "state"),
@@ -85,12 +86,13 @@ func NewMetrics(r *observe.Registry) *Metrics {
 		m.Cordoned.With(string(t))
 		m.Acknowledged.With(string(t))
 		m.liveNotices.With(string(t))
+		m.planned.With(string(t))
 		for _, a := range Actions() {
 			m.Notices.With(string(t), string(a))
 		}
 	}
 	m.Polls.With(pollOK)
-	for _, c := range azure.Classes() {
+	for _, c := range poll.Classes() {
 		m.Polls.With(string(c))
 	}
 	for _, o := range drain.Outcomes() {
@@ -115,15 +117,15 @@ func toUnixSeconds(t time.Time) float64 {
 	return float64(t.UnixMilli()) / 1000
 }
 
-// FetchSucceeded implements azure.Observer.
+// FetchSucceeded implements poll.Observer.
 func (m *Metrics) FetchSucceeded(took time.Duration) {
 	m.Polls.With(pollOK).Inc()
 	m.pollSeconds.Observe(took.Seconds())
 	m.lastRead.Set(toUnixSeconds(time.Now()))
 }
 
-// FetchFailed implements azure.Observer.
-func (m *Metrics) FetchFailed(_ error, class azure.Class) { m.Polls.With(string(class)).Inc() }
+// FetchFailed implements poll.Observer.
+func (m *Metrics) FetchFailed(_ error, class poll.Class) { m.Polls.With(string(class)).Inc() }
 
 func (m *Metrics) setDrainProgress(p drain.Progress) {
 	m.drainPods.With("gone").Set(float64(p.Gone))
@@ -181,7 +183,12 @@ func (m *Metrics) RecordRestored() { m.surgesRestored.Inc() }
 
 // updateNoticeMetrics sets the gauges that count the notices that have not ended.
 func (a *Agent) updateNoticeMetrics() {
-	live := map[notice.Type]int{}
+	live, planned := map[notice.Type]int{}, map[notice.Type]int{}
+	for _, s := range a.snapshots {
+		for _, n := range s.Planned {
+			planned[n.Type]++
+		}
+	}
 	var due time.Time
 	now := time.Now()
 	left, waiting := 0, 0
@@ -199,6 +206,7 @@ func (a *Agent) updateNoticeMetrics() {
 	}
 	for _, t := range notice.Types() {
 		a.options.Metrics.liveNotices.With(string(t)).Set(float64(live[t]))
+		a.options.Metrics.planned.With(string(t)).Set(float64(planned[t]))
 	}
 	a.options.Metrics.deadline.Set(toUnixSeconds(due))
 	a.options.Metrics.yielded.Set(float64(left))

@@ -17,7 +17,7 @@ import (
 	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/notice"
-	"github.com/slipway-dev/slipway/internal/notice/azure"
+	"github.com/slipway-dev/slipway/internal/notice/poll"
 	"github.com/slipway-dev/slipway/internal/notice/report"
 	"github.com/slipway-dev/slipway/internal/observe"
 	"github.com/slipway-dev/slipway/internal/testing/check"
@@ -51,7 +51,7 @@ func TestMetricsFollowPollsAndDrains(t *testing.T) {
 	r := observe.NewRegistry()
 	m := NewMetrics(r)
 	m.FetchSucceeded(time.Millisecond)
-	m.FetchFailed(errors.New("no answer"), azure.Unreachable)
+	m.FetchFailed(errors.New("no answer"), poll.Unreachable)
 	m.setDrainProgress(drain.Progress{Listed: true, Total: 3, Gone: 1, Waiting: 2, RemainingPods: []drain.BlockedPod{
 		{Pod: "a", Reason: drain.ObstaclePDB}, {Pod: "b", Reason: drain.ObstacleStopping},
 	}})

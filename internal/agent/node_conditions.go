@@ -16,7 +16,7 @@ func lifecycleConditions(h *noticeState) []cordon.Condition {
 	message := fmt.Sprintf("%s %s (%s)", h.Notice.Source, h.Notice.Type, h.Notice.ID)
 	var set []cordon.Condition
 	switch {
-	case h.Notice.Type == notice.Condition: // a node condition is not maintenance
+	case !h.Notice.Type.HasDeadline(): // a node condition or a hint is not maintenance
 	case h.Notice.Status == notice.Started:
 		set = append(set, cordon.Condition{Type: cordon.MaintenanceInProgress, Reason: conditionReason, Message: message})
 	default:

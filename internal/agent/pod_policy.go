@@ -30,7 +30,7 @@ func isMarkedForEviction(p *kubeapi.Pod, kind notice.Type, liveMigration bool) b
 
 // severity orders the notice types by how much of the node they destroy; a higher value destroys more.
 var severity = map[notice.Type]int{
-	notice.Freeze: 0, notice.Condition: 1, notice.Reboot: 2, notice.Redeploy: 3, notice.Preempt: 3, notice.Terminate: 3,
+	notice.Freeze: 0, notice.Condition: 1, notice.Rebalance: 1, notice.Reboot: 2, notice.Redeploy: 3, notice.Preempt: 3, notice.Terminate: 3,
 }
 
 // demand says which pods have to leave the node for one notice.
@@ -70,7 +70,7 @@ func policyForType(t notice.Type) podrules.Policy {
 		// After a reboot the kubelet restarts the pods it finds. A pod without a controller should be restarted in
 		// place, because nothing would replace it.
 		p = p.WithAction(podrules.RuleUnmanaged, podrules.Skip)
-	case notice.Condition:
+	case notice.Condition, notice.Rebalance:
 		// The node stays, so unmanaged and protected pods stay where they are.
 		p = p.WithAction(podrules.RuleUnmanaged, podrules.Skip).WithAction(podrules.RuleProtected, podrules.Skip)
 	case notice.Freeze:

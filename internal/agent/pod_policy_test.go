@@ -254,6 +254,12 @@ func TestImpactDecidesByTypeDurationAndLiveMigration(t *testing.T) {
 		"marked pods are evicted for a live migration": {
 			marked, notice.Notice{Type: notice.Freeze, LiveMigration: true}, DrainMarked, false, "live migration asks for drain-marked",
 		},
+		"a rebalance recommendation cordons": {
+			DefaultNoticePolicy(), notice.Notice{Type: notice.Rebalance, NotBefore: epoch}, Cordon, false, "Rebalance asks for cordon, without a deadline",
+		},
+		"the period of a notice replaces its type's": {
+			DefaultNoticePolicy(), notice.Notice{Type: notice.Terminate, NoticePeriod: time.Hour}, Drain, true, "minimum notice of Terminate applies: 1h0m0s",
+		},
 		"a condition has the action of its rule": {
 			sick, notice.Notice{Type: notice.Condition, ID: "KernelDeadlock"}, Drain, false, "condition KernelDeadlock asks for drain, without a deadline",
 		},

@@ -516,6 +516,7 @@ type fakeSource struct {
 	notices    []notice.Notice
 	problems   []notice.Problem // unreadable entries
 	startDelay time.Duration    // how long it is unreadable after a start
+	isPartial  bool             // in that time it emits incomplete snapshots without notices
 	clockAhead time.Duration    // how far the node's clock is ahead
 }
 
@@ -570,8 +571,11 @@ func (s *fakeSource) setClockAhead(ahead time.Duration) {
 
 func (s *fakeSource) Run(ctx context.Context, emit func(notice.Snapshot)) {
 	s.mu.Lock()
-	silent := s.startDelay
+	silent, isPartial := s.startDelay, s.isPartial
 	s.mu.Unlock()
+	if silent > 0 && isPartial {
+		emit(notice.Snapshot{At: time.Now(), Incomplete: true})
+	}
 	select {
 	case <-ctx.Done():
 	case <-time.After(silent):

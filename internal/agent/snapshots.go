@@ -14,13 +14,19 @@ import (
 // not have.
 func (a *Agent) storeSnapshotAndLogProblems(source string, s notice.Snapshot) {
 	before, known := a.snapshots[source]
-	if !known {
+	if !known || before.Incomplete {
 		a.extendPassedDeadlines(source, s)
 	}
 	a.snapshots[source] = s
 	reported := map[string]bool{}
 	for _, p := range slices.Concat(before.Unreadable, before.Warnings) {
 		reported[problemKey(p)] = true
+	}
+	for _, n := range s.Planned {
+		if !slices.ContainsFunc(before.Planned, func(b notice.Notice) bool { return b.ID == n.ID && b.NotBefore.Equal(n.NotBefore) }) {
+			a.log.Info("planned interruption, not due yet", "id", n.ID, "type", n.Type, "notBefore", n.NotBefore,
+				"description", observe.ClipBytes(n.Description, maxEventMessageBytes))
+		}
 	}
 	for _, p := range s.Unreadable {
 		if !reported[problemKey(p)] {
@@ -37,7 +43,7 @@ func (a *Agent) storeSnapshotAndLogProblems(source string, s notice.Snapshot) {
 }
 
 // extendPassedDeadlines gives the remaining pods more time if a recorded notice is still listed after its deadline. It
-// is called with the first snapshot of a source after a restart. A record of an earlier agent alone gives no more time,
+// is called with the snapshots of a source after a restart, up to the first complete one. A record of an earlier agent alone gives no more time,
 // because the notice may have ended.
 func (a *Agent) extendPassedDeadlines(source string, s notice.Snapshot) {
 	now := time.Now()
@@ -63,6 +69,7 @@ func (a *Agent) mayActOnNotice(h *noticeState, now time.Time) bool {
 		return true
 	}
 	s, known := a.snapshots[h.Notice.Source]
+	known = known && !s.Incomplete
 	mayAct := known && !s.HasEnded(h.Notice.ID) || !known && !h.canWait()
 	return mayAct && now.Before(h.Decision.Deadline) && !h.Seen.First.After(now)
 }

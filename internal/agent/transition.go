@@ -1,10 +1,6 @@
 package agent
 
-import (
-	"time"
-
-	"github.com/slipway-dev/slipway/internal/notice"
-)
+import "time"
 
 // input is an occurrence that can move a notice to another phase.
 type input string
@@ -166,6 +162,6 @@ func (a *Agent) computeTransitionGuard(h *noticeState, now time.Time) guard {
 	return guard{
 		action: h.Decision.Action, recordedPhase: h.recordedPhase, mayChangeNode: (known || isLate) && !a.options.DryRun,
 		shouldYield: known && a.shouldYield(h, now), waitsForSlot: a.isWaitingForSlot(h, now),
-		waitsUncordoned: h.Notice.Type == notice.Condition && h.claim.state == claimNone, canStartDrain: a.canStartDrain(h, now),
+		waitsUncordoned: !h.Notice.Type.HasDeadline() && h.claim.state == claimNone, canStartDrain: a.canStartDrain(h, now),
 	}
 }

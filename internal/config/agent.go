@@ -33,14 +33,22 @@ type Agent struct {
 	NodeName   string
 	Kubeconfig string
 
+	// Cloud is the cloud with the notices; see Clouds.
+	Cloud               string
 	Endpoint            string
 	PollInterval        time.Duration
 	RequestTimeout      time.Duration
 	FirstRequestTimeout time.Duration
 	ResourceName        string
 
+	// RetirementLead and MaintenanceLead are how long before a planned interruption the agent acts on its notice.
+	RetirementLead, MaintenanceLead time.Duration
+
+	// ASG holds the options of the lifecycle hook of an AWS Auto Scaling group.
+	ASG ASGOptions
+
 	OnFreeze, OnReboot, OnRedeploy, OnPreempt, OnTerminate, OnLiveMigration string
-	OnUnknownFreeze                                                         string
+	OnUnknownFreeze, OnRebalance                                            string
 	// OnUserInitiated maps notice types, in lower case, to actions.
 	OnUserInitiated                         map[string]string
 	FreezeTolerance, AcknowledgeFreezeUnder time.Duration
@@ -90,17 +98,18 @@ func (a *Agent) RegisterFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&a.NodeName, "node-name", os.Getenv("NODE_NAME"), "name of the Node that the agent runs on (default $NODE_NAME)")
 	fs.StringVar(&a.Kubeconfig, "kubeconfig", "", "kubeconfig file; empty uses the pod's ServiceAccount")
 
-	fs.StringVar(&a.Endpoint, "endpoint", azure.DefaultEndpoint, "URL of Azure Scheduled Events")
+	a.registerCloudFlags(fs)
 	fs.DurationVar(&a.PollInterval, "poll-interval", azure.DefaultInterval, "interval between reads of the endpoint, 100ms to 1m")
 	fs.DurationVar(&a.RequestTimeout, "request-timeout", azure.DefaultTimeout, "timeout of one read")
-	fs.DurationVar(&a.FirstRequestTimeout, "first-request-timeout", azure.DefaultFirstTimeout, "timeout of the first read, while Azure enables the service")
-	fs.StringVar(&a.ResourceName, "resource-name", "", "name of this VM in Azure events (default: from the node's spec.providerID)")
+	fs.DurationVar(&a.FirstRequestTimeout, "first-request-timeout", azure.DefaultFirstTimeout, "timeout of the first read, while Azure enables its service")
+	fs.StringVar(&a.ResourceName, "resource-name", "", "name of this VM in the cloud's notices (default: from the node's spec.providerID)")
 
 	def := agent.DefaultNoticePolicy()
 	for _, f := range a.listActionFlags() {
 		fs.StringVar(f.value, f.flag, string(f.defaultAction(def)), f.usage+": "+formatActions())
 	}
 	fs.StringVar(&a.OnUnknownFreeze, "on-unknown-freeze", string(def.UnknownFreezeAction), "action when the VM freezes for an unknown time, at most the action of --on-freeze: "+formatActions())
+	fs.StringVar(&a.OnRebalance, "on-rebalance", string(def.ActionByType[notice.Rebalance]), "action when AWS recommends to replace a Spot VM: "+formatRebalanceActions())
 	fs.DurationVar(&a.FreezeTolerance, "freeze-tolerance", def.FreezeTolerance, "the longest Freeze to ignore")
 	fs.DurationVar(&a.AcknowledgeFreezeUnder, "acknowledge-freeze-under", 0, "acknowledge an ignored Freeze at once if it is shorter than this; 0 means never")
 	fs.StringToStringVar(&a.OnUserInitiated, "on-user-initiated", nil, "other actions for events that a cloud user initiated, such as reboot=acknowledge,redeploy=cordon")
@@ -115,7 +124,7 @@ func (a *Agent) RegisterFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&a.Surge, "surge", string(surge.Off), "start a pod's successor before its eviction, if its owner would have no ready pod: never, annotated (with "+surge.Annotation+": \"true\") or always")
 
 	fs.DurationVar(&a.DeadlineMargin, "deadline-margin", agent.DefaultDeadlineMargin, "time before the deadline that stays free for reporting ended pods")
-	fs.BoolVar(&a.Acknowledge, "acknowledge", true, "acknowledge an event to Azure when every VM of the event is drained")
+	fs.BoolVar(&a.Acknowledge, "acknowledge", true, "acknowledge a notice to the cloud when every VM of the notice is drained")
 	fs.BoolVar(&a.WaitForDetach, "wait-for-detach", false, "treat a node as drained only when its pods' volumes are detached")
 	fs.Int64Var(&a.GracePeriod, "grace-period", -1, "grace period of every pod in seconds; negative means the pod's own")
 	fs.BoolVar(&a.DisableEviction, "disable-eviction", false, "delete pods instead of evicting them, which bypasses all PodDisruptionBudgets")
@@ -195,7 +204,7 @@ func (a *Agent) Validate() error {
 	if a.DeadlineMargin < 0 || a.DeadlineMargin > time.Minute {
 		bad("deadline-margin", a.DeadlineMargin, "0 to 1m")
 	}
-	errs = append(errs, a.validatePolicy(), a.validateConditions(), notify.ValidateReceivers(a.Notifications), a.validateDrain())
+	errs = append(errs, a.validateCloud(), a.validatePolicy(), a.validateConditions(), notify.ValidateReceivers(a.Notifications), a.validateDrain())
 	if !slices.Contains([]string{"", "NoSchedule", "PreferNoSchedule", "NoExecute"}, a.TaintEffect) {
 		bad("taint-effect", a.TaintEffect, "NoSchedule, PreferNoSchedule, NoExecute or nothing")
 	}
@@ -229,6 +238,9 @@ func (a *Agent) validatePolicy() error {
 		case !slices.Contains(agent.Actions(), agent.Action(action)):
 			bad("on-user-initiated", kind+"="+action, formatActions())
 		}
+	}
+	if !slices.Contains(condition.RuleActions(), a.OnRebalance) {
+		bad("on-rebalance", a.OnRebalance, formatRebalanceActions())
 	}
 	if a.AcknowledgeFreezeUnder < 0 || a.AcknowledgeFreezeUnder > time.Hour {
 		bad("acknowledge-freeze-under", a.AcknowledgeFreezeUnder, "0 to 1h")
@@ -313,7 +325,7 @@ func (a *Agent) BuildNoticePolicy() agent.NoticePolicy {
 		ActionByType: map[notice.Type]agent.Action{
 			notice.Freeze: agent.Action(a.OnFreeze), notice.Reboot: agent.Action(a.OnReboot),
 			notice.Redeploy: agent.Action(a.OnRedeploy), notice.Preempt: agent.Action(a.OnPreempt),
-			notice.Terminate: agent.Action(a.OnTerminate),
+			notice.Terminate: agent.Action(a.OnTerminate), notice.Rebalance: agent.Action(a.OnRebalance),
 		},
 		UserInitiatedByType:    a.buildUserInitiatedActions(),
 		LiveMigrationAction:    agent.Action(a.OnLiveMigration),
@@ -372,6 +384,7 @@ func listNoticeTypeNames() []string {
 // formatActions and formatConditionActions list the allowed actions for messages.
 func formatActions() string          { return "acknowledge, drain-marked, drain, cordon or ignore" }
 func formatConditionActions() string { return "drain-marked, drain, cordon or ignore" }
+func formatRebalanceActions() string { return formatConditionActions() }
 
 // conditionRulesValue is the value of a flag that can be repeated, with one rule each time.
 type conditionRulesValue []condition.Rule

@@ -21,8 +21,23 @@ const (
 const metadataRemedy = "read the agent's log on the node; usual causes are a network policy, an egress proxy, or a CNI rule that blocks " +
 	"169.254.169.254 for pods; hostNetwork: true with dnsPolicy: ClusterFirstWithHostNet avoids them"
 
-// isAzureNode reports whether the node runs on Azure, so that it has the metadata service that the agent reads.
+// isAzureNode reports whether the node runs on Azure.
 func isAzureNode(n *corev1.Node) bool { return strings.HasPrefix(n.Spec.ProviderID, "azure://") }
+
+// metadataTests maps the scheme of a node's provider ID to a command that tests the cloud's metadata service. Nodes with
+// other schemes have no metadata service that the agent reads.
+var metadataTests = map[string]string{
+	"azure": "curl -H Metadata:true --noproxy '*' 'http://169.254.169.254/metadata/scheduledevents?api-version=2020-07-01'",
+	"aws":   "curl -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 60' --noproxy '*' http://169.254.169.254/latest/api/token",
+	"gce":   "curl -H Metadata-Flavor:Google --noproxy '*' http://169.254.169.254/computeMetadata/v1/instance/maintenance-event",
+}
+
+// findMetadataTest returns the command that tests the metadata service of the node's cloud.
+func findMetadataTest(n *corev1.Node) (command string, found bool) {
+	scheme, _, _ := strings.Cut(n.Spec.ProviderID, "://")
+	command, found = metadataTests[scheme]
+	return command, found
+}
 
 // checkMetadataEndpoint reports for each node whether its agent can reach the metadata service. Only the agent on the
 // node can test this connection. An agent with a readiness probe becomes ready after its first successful read of the
@@ -31,10 +46,11 @@ func checkMetadataEndpoint(f *Facts) []Finding {
 	guards := f.agentPodsByNode()
 	var found []Finding
 	for _, n := range f.Nodes {
-		if !isAzureNode(n) || isVirtualNode(n) {
+		test, hasService := findMetadataTest(n)
+		if !hasService || isVirtualNode(n) {
 			continue
 		}
-		if finding, ok := f.checkAgentMetadataAccess(guards[n.Name]); ok {
+		if finding, ok := f.checkAgentMetadataAccess(guards[n.Name], test); ok {
 			finding.Object = newNodeObject(n)
 			found = append(found, finding)
 		}
@@ -42,14 +58,13 @@ func checkMetadataEndpoint(f *Facts) []Finding {
 	return found
 }
 
-func (f *Facts) checkAgentMetadataAccess(pods []*corev1.Pod) (finding Finding, found bool) {
+func (f *Facts) checkAgentMetadataAccess(pods []*corev1.Pod, test string) (finding Finding, found bool) {
 	pod := findRunningPod(pods)
 	if pod == nil {
 		return Finding{
 			Severity: Note,
 			Message:  "it is unknown whether it reaches the metadata service: no agent runs on it",
-			Remedy: "install the agent, or test from a pod on the node: curl -H Metadata:true --noproxy '*' " +
-				"'http://169.254.169.254/metadata/scheduledevents?api-version=2020-07-01'",
+			Remedy:   "install the agent, or test from a pod on the node: " + test,
 		}, true
 	}
 	told, asked := f.LastReads[Key{pod.Namespace, pod.Name}]

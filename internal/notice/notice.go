@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// Type is the kind of an interruption. The types are those of Azure Scheduled Events, and Condition. Other sources
-// convert their own types to these.
+// Type is the kind of an interruption. The types are those of Azure Scheduled Events, Condition and Rebalance. Other
+// sources convert their own types to these.
 type Type string
 
 // The five types of Azure Scheduled Events, api-version 2020-07-01.
@@ -34,11 +34,17 @@ const (
 // deadline.
 const Condition Type = "Condition"
 
+// Rebalance is the type of a hint that a Spot instance is likely to be preempted. Such a notice has no deadline.
+const Rebalance Type = "Rebalance"
+
 // Interruptions returns the types of interruptions, the least severe first.
 func Interruptions() []Type { return []Type{Freeze, Reboot, Redeploy, Preempt, Terminate} }
 
-// Types returns all types of notices: the interruptions and Condition.
-func Types() []Type { return append(Interruptions(), Condition) }
+// Types returns all types of notices: the interruptions, Condition and Rebalance.
+func Types() []Type { return append(Interruptions(), Condition, Rebalance) }
+
+// HasDeadline reports whether notices of the type announce an interruption at some time.
+func (t Type) HasDeadline() bool { return t != Condition && t != Rebalance }
 
 // Status is the progress of the interruption that a notice announces.
 type Status string
@@ -57,6 +63,8 @@ type Notice struct {
 	// HasGeneratedID is true if the source gave no readable ID, so that ID was generated. Such a notice cannot be approved,
 	// and may be the same as any earlier notice.
 	HasGeneratedID bool `json:",omitempty"`
+	// NotApprovable is true if the platform accepts no approval of this notice.
+	NotApprovable bool `json:",omitempty"`
 	// Source is the name of the source, such as "azure".
 	Source string
 	Type   Type
@@ -72,6 +80,9 @@ type Notice struct {
 	// NotBefore is the earliest time of the interruption; zero if the source does not say. Azure clears it once the
 	// event has Started.
 	NotBefore time.Time
+	// NoticePeriod is how long after the first read the interruption is due if NotBefore is zero or has passed; 0 is the
+	// minimum of the type.
+	NoticePeriod time.Duration `json:",omitempty"`
 	// ClockAhead is how far the instance's clock is ahead of the clock of NotBefore; negative is behind.
 	ClockAhead time.Duration `json:",omitempty"`
 	// Duration is the expected length of the interruption. Negative is unknown, zero is no impact.
@@ -132,6 +143,11 @@ type Snapshot struct {
 	At time.Time
 	// Notices names the watched instance, sorted by ID. Notices of other instances are left out.
 	Notices []Notice
+	// Planned lists notices of the watched instance that are not due yet. The agent does not act on them, and none of them
+	// has ended.
+	Planned []Notice
+	// Incomplete is true if a part of the source was not read yet. No missing notice is then over (invariant I7).
+	Incomplete bool
 	// Unreadable lists entries that could not be parsed. A notice with such an ID is neither updated nor over: its
 	// last good state stays valid. An entry with an empty ID could be any notice, so with such an entry no missing
 	// notice is over (invariant I7).
@@ -158,10 +174,18 @@ func (s Snapshot) HasNotice(id string) bool {
 }
 
 // HasEnded reports whether the snapshot proves that a notice has ended. It returns false if the snapshot lists the
-// notice. It also returns false if an unreadable entry, or a notice with a generated ID, may be this notice.
+// notice, also as planned. It also returns false if an unreadable entry, or a notice with a generated ID, may be this notice.
 func (s Snapshot) HasEnded(id string) bool {
+	if s.Incomplete {
+		return false
+	}
 	for _, n := range s.Notices {
 		if n.ID == id || n.HasGeneratedID {
+			return false
+		}
+	}
+	for _, n := range s.Planned {
+		if n.ID == id {
 			return false
 		}
 	}

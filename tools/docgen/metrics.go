@@ -23,7 +23,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/compat/aksnth"
 	"github.com/slipway-dev/slipway/internal/manager"
 	"github.com/slipway-dev/slipway/internal/notice"
-	"github.com/slipway-dev/slipway/internal/notice/azure"
+	"github.com/slipway-dev/slipway/internal/notice/poll"
 	"github.com/slipway-dev/slipway/internal/notify"
 	"github.com/slipway-dev/slipway/internal/observe"
 	"github.com/slipway-dev/slipway/internal/surge"
@@ -206,7 +206,7 @@ func labelValues() map[string]labelDoc {
 func agentLabels() map[string]labelDoc {
 	return map[string]labelDoc{
 		"slipway_agent_notices_total.action":             {values: toStrings(agent.Actions())},
-		"slipway_agent_polls_total.result":               {values: append(namedConstants("internal/agent", "pollOK"), toStrings(azure.Classes())...)},
+		"slipway_agent_polls_total.result":               {values: append(namedConstants("internal/agent", "pollOK"), toStrings(poll.Classes())...)},
 		"slipway_drain_pods.state":                       {values: argumentStrings("internal/agent", "drainPods.With", 0)},
 		"slipway_drain_blocked_pods.reason":              {values: listedConstants("internal/agent", "obstacleLabels", "internal/drain")},
 		"slipway_drains_total.outcome":                   {values: constantsOfType("internal/drain", "Outcome")},

@@ -11,16 +11,16 @@ import (
 	"net/http"
 	"os"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/agent"
-	"github.com/slipway-dev/slipway/internal/cloud/azure/providerid"
 	"github.com/slipway-dev/slipway/internal/config"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
-	"github.com/slipway-dev/slipway/internal/notice/azure"
 	"github.com/slipway-dev/slipway/internal/notice/condition"
+	"github.com/slipway-dev/slipway/internal/notice/poll"
 	"github.com/slipway-dev/slipway/internal/notify"
 	"github.com/slipway-dev/slipway/internal/observe"
 	"github.com/slipway-dev/slipway/internal/semaphore"
@@ -47,7 +47,7 @@ type AgentOptions struct {
 	// WrapTransport wraps the transport of requests to APIServer, Metadata or Receivers, for example to measure them.
 	WrapTransport func(to string, next http.RoundTripper) http.RoundTripper
 	// PollObserver observes every poll for notices, in addition to the agent's own metrics.
-	PollObserver azure.Observer
+	PollObserver poll.Observer
 	// Sources are additional notice sources. Conditions maps the IDs of their notices to actions.
 	Sources    []agent.Source
 	Conditions map[string]agent.Action
@@ -133,11 +133,8 @@ func RunAgentWithOptions(ctx context.Context, c config.Agent, x AgentOptions, st
 	if err != nil {
 		return err
 	}
-	metadata, err := azure.NewClient(azure.Options{
-		Endpoint: c.Endpoint, Timeout: c.RequestTimeout, FirstTimeout: c.FirstRequestTimeout, Wrap: x.newTransportWrapper(Metadata),
-	})
-	if err != nil {
-		return fmt.Errorf("--endpoint: %w", err)
+	if err := checkEndpoint(c); err != nil {
+		return err
 	}
 	registry := observe.NewRegistry()
 	notifier, err := notify.NewNotifier(c.Notifications, notify.Options{
@@ -154,7 +151,7 @@ func RunAgentWithOptions(ctx context.Context, c config.Agent, x AgentOptions, st
 		return err
 	}
 	defer endTraces()
-	err = runAgent(ctx, c, x, log, tracer, api, metadata, registry, notifier)
+	err = runAgent(ctx, c, x, log, tracer, api, registry, notifier)
 	if errors.Is(err, agent.ErrDrained) {
 		log.Info("the node is drained; exiting as configured")
 		return nil
@@ -165,7 +162,7 @@ func RunAgentWithOptions(ctx context.Context, c config.Agent, x AgentOptions, st
 // runAgent runs the agent for its node. First it determines the instance's name. It serves metrics and health from the
 // start. So an agent that waits for its API server does not fail its liveness probe.
 func runAgent(ctx context.Context, c config.Agent, x AgentOptions, log *slog.Logger, tracer observe.Tracer, api *kubeapi.Client,
-	metadata *azure.Client, registry *observe.Registry, notifier *notify.Notifier,
+	registry *observe.Registry, notifier *notify.Notifier,
 ) error {
 	registry.AddStandardMetrics(buildInfo())
 	metrics := agent.NewMetrics(registry)
@@ -178,19 +175,19 @@ func runAgent(ctx context.Context, c config.Agent, x AgentOptions, log *slog.Log
 		return fmt.Errorf("node %s: has not been read yet", c.NodeName)
 	}
 	guard := func(ctx context.Context) error {
-		resource, found, err := awaitResourceName(ctx, c, log, api, alive)
+		own, err := awaitInstance(ctx, c, log, api, alive)
 		if err != nil {
 			return err
 		}
 		if x.OnResourceName != nil {
-			x.OnResourceName(resource)
+			x.OnResourceName(own.resource)
 		}
-		a, err := newAgent(c, x, resource, found, log, tracer, api, metadata, metrics, alive, notifier)
+		a, endpoint, err := newAgent(c, x, own, log, tracer, api, metrics, alive, notifier)
 		if err != nil {
 			return err
 		}
 		running.Store(a)
-		log.Info("guarding the node", "version", Version(), "resource", resource, "endpoint", c.Endpoint,
+		log.Info("guarding the node", "version", Version(), "cloud", own.cloud, "resource", own.resource, "endpoint", endpoint,
 			"pollInterval", c.PollInterval.String(), "dryRun", c.DryRun)
 		return runWithNotifier(ctx, notifier, a.Run)
 	}
@@ -213,20 +210,14 @@ func runAgent(ctx context.Context, c config.Agent, x AgentOptions, log *slog.Log
 	return runAllUntilFailure(ctx, guard, server.Run)
 }
 
-func newAgent(c config.Agent, x AgentOptions, resource string, found *kubeapi.Node, log *slog.Logger, tracer observe.Tracer,
-	api *kubeapi.Client, metadata *azure.Client, metrics *agent.Metrics, alive *observe.Heartbeat,
-	notifier *notify.Notifier,
-) (*agent.Agent, error) {
-	source, err := azure.NewSource(azure.SourceOptions{
-		Fetcher: metadata, Resource: resource, Interval: c.PollInterval, ClockAhead: metadata.ClockAhead,
-		Observer: x.combinePollObservers(metrics), Log: log,
-	})
-	if err != nil {
-		return nil, err
-	}
+// newAgent returns the agent of an instance, and the URL of the metadata service that it reads.
+func newAgent(c config.Agent, x AgentOptions, own instance, log *slog.Logger, tracer observe.Tracer,
+	api *kubeapi.Client, metrics *agent.Metrics, alive *observe.Heartbeat, notifier *notify.Notifier,
+) (a *agent.Agent, endpoint string, err error) {
+	var cloud cloudNotices
 	o := agent.Options{
-		Node: c.NodeName, ResourceName: resource, InstanceName: providerid.ScheduledEventName, API: api, InitialNode: found,
-		Sources: append([]agent.Source{source}, x.Sources...), ConditionDrainTimeout: c.ConditionDrainTimeout,
+		Node: c.NodeName, ResourceName: own.resource, API: api, InitialNode: own.node,
+		Sources: x.Sources, ConditionDrainTimeout: c.ConditionDrainTimeout,
 		Policy: c.BuildNoticePolicy(), DeadlineMargin: c.DeadlineMargin, Taint: c.BuildTaint(), Labels: c.Labels, DryRun: c.DryRun,
 		LabelOwnCordon:     x.LabelOwnCordon,
 		GracePeriodSeconds: &c.GracePeriod, DisableEviction: c.DisableEviction,
@@ -234,31 +225,43 @@ func newAgent(c config.Agent, x AgentOptions, resource string, found *kubeapi.No
 		Metrics: metrics, Heartbeat: alive, Tracer: tracer, Log: log,
 	}
 	maps.Copy(o.Policy.ActionByCondition, x.Conditions)
+	var metadata condition.MetadataSource = noMetadata{}
+	if own.cloud != config.CloudNone {
+		support, err := cloudSupportOf(own.cloud)
+		if err != nil {
+			return nil, "", err
+		}
+		if cloud, err = support.open(cloudParts{c, own.resource, x.newTransportWrapper(Metadata), x.combinePollObservers(metrics), log}); err != nil {
+			return nil, "", err
+		}
+		o.InstanceName, metadata = support.instanceName, cloud.source
+		o.Sources = append([]agent.Source{cloud.source}, x.Sources...)
+	}
 	if c.ShouldWatchConditions() {
 		conditions, err := condition.NewSource(condition.Options{
-			Rules: c.Conditions, Metadata: source, UnconfirmedDelay: c.UnconfirmedAfter, RequireMetadata: x.ConditionsNeedMetadata,
+			Rules: c.Conditions, Metadata: metadata, UnconfirmedDelay: c.UnconfirmedAfter, RequireMetadata: x.ConditionsNeedMetadata,
 		})
 		if err != nil {
-			return nil, err
+			return nil, "", err
 		}
-		o.Sources = append(o.Sources, conditions)
+		o.Sources = append(slices.Clip(o.Sources), conditions)
 	}
 	if c.MaxConcurrentDrains > 0 {
 		if o.DrainSlots, err = semaphore.NewHolder(semaphore.Options{
 			API: api, Namespace: c.Namespace, Identity: c.NodeName, Limit: c.MaxConcurrentDrains, Log: log,
 		}); err != nil {
-			return nil, fmt.Errorf("--max-concurrent-drains: %w", err)
+			return nil, "", fmt.Errorf("--max-concurrent-drains: %w", err)
 		}
 	}
 	if mode, err := surge.ParseMode(c.Surge); err == nil && mode.Enabled() && !c.DryRun {
 		if o.Surger, err = surge.New(surge.Options{
 			API: api, Namespace: c.Namespace, Identity: surge.NewIdentity(c.NodeName), Mode: mode, Metrics: metrics, Logger: log,
 		}); err != nil {
-			return nil, fmt.Errorf("--surge: %w", err)
+			return nil, "", fmt.Errorf("--surge: %w", err)
 		}
 	}
 	if c.Acknowledge && !c.DryRun {
-		o.Approver = metadata
+		o.Approver = cloud.approver
 	}
 	if len(c.Notifications) > 0 {
 		o.Notifier = notifier
@@ -269,7 +272,7 @@ func newAgent(c config.Agent, x AgentOptions, resource string, found *kubeapi.No
 	if c.EvictionRequests == config.EvictionRequestsAuto {
 		o.EvictionRequests = api
 	}
-	return agent.New(o), nil
+	return agent.New(o), cloud.endpoint, nil
 }
 
 // awaitStartedAndDrained waits until the agent has started. Then it calls the agent's method AwaitDrained for the
@@ -288,21 +291,21 @@ func awaitStartedAndDrained(ctx context.Context, running *atomic.Pointer[agent.A
 }
 
 // combinePollObservers returns an observer that calls both the agent's own observer and the additional observer.
-func (x AgentOptions) combinePollObservers(own azure.Observer) azure.Observer {
+func (x AgentOptions) combinePollObservers(own poll.Observer) poll.Observer {
 	if x.PollObserver == nil {
 		return own
 	}
 	return observerPair{own, x.PollObserver}
 }
 
-type observerPair struct{ first, second azure.Observer }
+type observerPair struct{ first, second poll.Observer }
 
 func (b observerPair) FetchSucceeded(took time.Duration) {
 	b.first.FetchSucceeded(took)
 	b.second.FetchSucceeded(took)
 }
 
-func (b observerPair) FetchFailed(err error, class azure.Class) {
+func (b observerPair) FetchFailed(err error, class poll.Class) {
 	b.first.FetchFailed(err, class)
 	b.second.FetchFailed(err, class)
 }

@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -52,27 +54,37 @@ func newNodeServer(t *testing.T, status int, body string) *kubeapi.Client {
 	return kubeapi.NewClient(base, s.Client(), "test")
 }
 
-func TestI10ResourceNameRequiresAzureProviderID(t *testing.T) {
+func TestI10CloudAndNameComeFromProviderID(t *testing.T) {
 	const azure = `{"metadata":{"name":"n"},"spec":{"providerID":"azure:///subscriptions/s/resourceGroups/g/providers/` +
 		`Microsoft.Compute/virtualMachineScaleSets/pool/virtualMachines/7"}}`
+	const ec2 = `{"metadata":{"name":"n"},"spec":{"providerID":"aws:///eu-west-1a/i-0123456789abcdef0"}}`
 	for name, tt := range map[string]struct {
 		status int
 		body   string
-		want   string
+		cloud  string // --cloud
+		want   instance
 		err    []string
 	}{
-		"machine of a scale set": {200, azure, "pool_7", nil},
-		"another cloud": {
-			200, `{"metadata":{"name":"n"},"spec":{"providerID":"aws:///eu-1/i-0"}}`, "",
-			[]string{"node n", "spec.providerID", "aws:///eu-1/i-0", "--resource-name"},
+		"machine of a scale set": {200, azure, "", instance{cloud: "azure", resource: "pool_7"}, nil},
+		"EC2 instance":           {200, ec2, "auto", instance{cloud: "aws", resource: "i-0123456789abcdef0"}, nil},
+		"other cloud than set": {
+			200, ec2, "azure", instance{}, []string{"node n", "spec.providerID", "aws:///eu-west-1a/i-0123456789abcdef0", "--resource-name"},
 		},
-		"no permission": {403, `{"kind":"Status","reason":"Forbidden","message":"nodes is forbidden","code":403}`, "", []string{"forbidden"}},
+		"unknown cloud": {
+			200, `{"metadata":{"name":"n"},"spec":{"providerID":"openstack:///0"}}`, "auto", instance{},
+			[]string{"node n", "spec.providerID", "openstack:///0", "azure://", "aws://", "--resource-name"},
+		},
+		"no cloud": {200, ec2, "none", instance{cloud: "none", resource: "n"}, nil},
+		"no permission": {
+			403, `{"kind":"Status","reason":"Forbidden","message":"nodes is forbidden","code":403}`, "", instance{}, []string{"forbidden"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, found, err := awaitResourceName(t.Context(), config.Agent{NodeName: "n"}, slog.New(slog.DiscardHandler),
+			got, err := awaitInstance(t.Context(), config.Agent{NodeName: "n", Cloud: tt.cloud}, slog.New(slog.DiscardHandler),
 				newNodeServer(t, tt.status, tt.body), observe.NewHeartbeat("test", time.Minute))
-			if (found != nil) != (err == nil) || got != tt.want || (err == nil) != (tt.err == nil) {
-				t.Fatalf("%q, %v; want %q", got, err, tt.want)
+			got.node = nil
+			if got != tt.want || (err == nil) != (tt.err == nil) {
+				t.Fatalf("%+v, %v; want %+v", got, err, tt.want)
 			}
 			for _, want := range tt.err {
 				if !strings.Contains(err.Error(), want) {
@@ -88,4 +100,26 @@ func TestI10AgentRefusesBadOptions(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "--node-name") {
 		t.Errorf("error %v", err)
 	}
+}
+
+func TestI10BadEndpointIsRefusedAtTheStart(t *testing.T) {
+	for cloud, endpoint := range map[string]string{"azure": "http://h/x", "aws": "http://h/latest/meta-data", "auto": "http://h"} {
+		c := config.NewDefaultAgent()
+		c.NodeName, c.Cloud, c.Endpoint, c.ResourceName = "n", cloud, endpoint, "i-0"
+		c.Kubeconfig = writeKubeconfig(t)
+		if err := RunAgent(t.Context(), c, io.Discard); err == nil || !strings.Contains(err.Error(), "--endpoint") || !strings.Contains(err.Error(), endpoint) {
+			t.Errorf("%s: error %v", cloud, err)
+		}
+	}
+}
+
+// writeKubeconfig writes a kubeconfig of an API server that does not exist.
+func writeKubeconfig(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(path, []byte(`{"apiVersion":"v1","kind":"Config","current-context":"c","contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],`+
+		`"clusters":[{"name":"c","cluster":{"server":"http://127.0.0.1:1"}}],"users":[{"name":"u","user":{"token":"t"}}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }

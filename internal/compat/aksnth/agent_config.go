@@ -8,6 +8,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/agent"
 	"github.com/slipway-dev/slipway/internal/config"
 	"github.com/slipway-dev/slipway/internal/notice"
+	"github.com/slipway-dev/slipway/internal/notice/azure"
 	"github.com/slipway-dev/slipway/internal/notify"
 )
 
@@ -27,7 +28,10 @@ const noProxy = "direct"
 func (o *Options) ToAgentConfig() config.Agent {
 	c := config.NewDefaultAgent()
 	c.NodeName, c.Kubeconfig = o.Node, o.Kubeconfig
-	c.Endpoint, c.ResourceName = o.Endpoint, o.ResourceName
+	c.ResourceName = o.ResourceName
+	if o.Endpoint != azure.DefaultEndpoint { // the agent's own default
+		c.Endpoint = o.Endpoint
+	}
 	c.PollInterval, c.RequestTimeout = o.Period, o.RequestTimeout
 	c.FirstRequestTimeout = max(c.FirstRequestTimeout, o.RequestTimeout)
 	o.setEventActions(&c)

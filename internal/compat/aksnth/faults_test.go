@@ -25,6 +25,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/config"
 	"github.com/slipway-dev/slipway/internal/notice"
 	"github.com/slipway-dev/slipway/internal/notice/azure"
+	"github.com/slipway-dev/slipway/internal/notice/poll"
 	"github.com/slipway-dev/slipway/internal/notify"
 	"github.com/slipway-dev/slipway/internal/observe"
 	"github.com/slipway-dev/slipway/internal/testing/check"
@@ -296,7 +297,7 @@ func TestMetricsMatchTool(t *testing.T) {
 	}
 	send(webhook("api.telegram.org"), http.MethodPost, "/services/s3cret")
 	send(webhook(host), http.MethodPost, "/bot/sendMessage") // requests to Telegram are not counted
-	m.CountFetchFailure(errors.New("x"), azure.HTTPStatus)
+	m.CountFetchFailure(errors.New("x"), poll.HTTPStatus)
 	m.CountNoticesAndFailures(agent.EventTrigger{Reason: agent.NoticeReceived, Notice: notice.Notice{Source: azure.SourceName, Type: notice.Preempt}})
 	m.CountNoticesAndFailures(agent.EventTrigger{Reason: agent.NoticeReceived, Notice: notice.Notice{Source: "request", Type: notice.Condition}})
 	m.CountNoticesAndFailures(agent.EventTrigger{Reason: agent.DrainFailed})

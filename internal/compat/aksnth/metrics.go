@@ -11,6 +11,7 @@ import (
 
 	"github.com/slipway-dev/slipway/internal/agent"
 	"github.com/slipway-dev/slipway/internal/notice/azure"
+	"github.com/slipway-dev/slipway/internal/notice/poll"
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
@@ -79,7 +80,7 @@ func (m *Metrics) CountNoticesAndFailures(o agent.EventTrigger) {
 }
 
 // CountFetchFailure increases the tool's error counter after a failed read of Scheduled Events.
-func (m *Metrics) CountFetchFailure(error, azure.Class) { m.countError() }
+func (m *Metrics) CountFetchFailure(error, poll.Class) { m.countError() }
 
 // WrapAPIServerTransport returns a transport that measures the requests to the API server.
 func (m *Metrics) WrapAPIServerTransport(next http.RoundTripper) http.RoundTripper {

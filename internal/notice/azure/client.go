@@ -1,19 +1,14 @@
 package azure
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
 	"net/url"
-	"strconv"
-	"strings"
-	"sync/atomic"
 	"time"
+
+	"github.com/slipway-dev/slipway/internal/notice/poll"
 )
 
 // Defaults of [Options].
@@ -26,9 +21,6 @@ const (
 	// DefaultFirstTimeout allows for the two minutes that the service may need for its first response.
 	DefaultFirstTimeout = 130 * time.Second
 )
-
-// maxExcerpt limits how much of an error response an error message quotes, in bytes.
-const maxExcerpt = 512
 
 // Options configures a [Client]. Zero values are the defaults.
 type Options struct {
@@ -47,12 +39,8 @@ type Options struct {
 //
 // It uses no proxy, because the service answers only the instance itself. It follows no redirect.
 type Client struct {
-	endpoint     string
-	timeout      time.Duration
-	firstTimeout time.Duration
-	http         *http.Client
-	answered     atomic.Bool
-	clockAhead   atomic.Int64 // nanoseconds
+	endpoint string
+	http     *poll.Client
 }
 
 // NewClient validates the options and returns a client. An error names the option, its value and what is allowed.
@@ -76,34 +64,9 @@ func NewClient(o Options) (*Client, error) {
 		return nil, fmt.Errorf("first timeout: %s: want at least the timeout of later requests, %s",
 			o.FirstTimeout, o.Timeout)
 	}
-	var transport http.RoundTripper = newTransport(o.Timeout)
-	if o.Wrap != nil {
-		transport = o.Wrap(transport)
-	}
-	return &Client{
-		endpoint:     o.Endpoint,
-		timeout:      o.Timeout,
-		firstTimeout: o.FirstTimeout,
-		http: &http.Client{
-			Transport:     transport,
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		},
-	}, nil
-}
-
-// newTransport returns a transport that keeps one connection open between polls. It disables compression. Responses are
-// small and local, and decompression would cost memory.
-func newTransport(dialTimeout time.Duration) *http.Transport {
-	return &http.Transport{
-		Proxy:                  nil,
-		DialContext:            (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext,
-		TLSHandshakeTimeout:    dialTimeout,
-		MaxIdleConns:           2,
-		MaxIdleConnsPerHost:    2,
-		IdleConnTimeout:        90 * time.Second,
-		DisableCompression:     true,
-		MaxResponseHeaderBytes: 16 << 10,
-	}
+	return &Client{endpoint: o.Endpoint, http: poll.NewClient(poll.ClientOptions{
+		Service: serviceName, Timeout: o.Timeout, FirstTimeout: o.FirstTimeout, MaxBytes: MaxDocumentSize, Wrap: o.Wrap,
+	})}, nil
 }
 
 func checkEndpoint(endpoint string) error {
@@ -126,14 +89,14 @@ func checkEndpoint(endpoint string) error {
 // Endpoint returns the URL of the Scheduled Events service.
 func (c *Client) Endpoint() string { return c.endpoint }
 
-// Fetch reads the Scheduled Events document. Every error is an [*Error].
+// Fetch reads the Scheduled Events document. Every error is an [*poll.Error].
 func (c *Client) Fetch(ctx context.Context) (Document, error) {
 	return c.sendRequest(ctx, http.MethodGet, nil)
 }
 
 // Approve allows the service to begin the events at once, before their NotBefore. An approval applies to every instance
 // that an event names, not only to this one. A repeated approval does no harm. Without event IDs Approve sends nothing.
-// Every error is an [*Error].
+// Every error is an [*poll.Error].
 func (c *Client) Approve(ctx context.Context, eventIDs ...string) error {
 	if len(eventIDs) == 0 {
 		return nil
@@ -147,113 +110,27 @@ func (c *Client) Approve(ctx context.Context, eventIDs ...string) error {
 	}
 	body, err := json.Marshal(request)
 	if err != nil {
-		return &Error{Class: NotJSON, Err: err}
+		return newError(poll.NotJSON, err)
 	}
 	_, err = c.sendRequest(ctx, http.MethodPost, body)
 	return err
 }
 
-// ClockAhead returns how far this instance's clock is ahead of the service's clock. The result is negative if it is
-// behind. It is measured with the Date header of responses. It is 0 for a difference of about 1 s, because Date has no
-// fractions. It is also 0 for more than one day ahead. ClockAhead is safe for concurrent use.
-func (c *Client) ClockAhead() time.Duration { return time.Duration(c.clockAhead.Load()) }
+// ClockAhead returns how far this instance's clock is ahead of the service's; see [poll.Client.ClockAhead].
+func (c *Client) ClockAhead() time.Duration { return c.http.ClockAhead() }
 
-// maxClockAhead is the largest difference between the clocks that is used to correct deadlines. A larger difference is
-// ignored. Then NotBefore lies in the past, and the minimum notice time applies.
-const maxClockAhead = 24 * time.Hour
-
-// updateClockAhead measures how far this instance's clock is ahead, from the Date header of a response. The service
-// created the response between sent and now. So a slow response gives only a rough estimate.
-func (c *Client) updateClockAhead(sent, now time.Time, header http.Header) {
-	date, err := http.ParseTime(header.Get("Date"))
-	if err != nil {
-		return
-	}
-	least, most := sent.Sub(date)-time.Second, now.Sub(date)
-	if most > maxClockAhead {
-		least, most = 0, 0
-	}
-	if known := c.ClockAhead(); known < least-time.Second || known > most+time.Second {
-		c.clockAhead.Store(int64(((least + most) / 2).Round(time.Second)))
-	}
-}
-
-// sendRequest sends one request and returns the body of a response with status 200. Every error is an [*Error].
+// sendRequest sends one request and returns the body of a response with status 200. Every error is an [*poll.Error].
 func (c *Client) sendRequest(ctx context.Context, method string, body []byte) ([]byte, error) {
-	limit := c.timeout
-	if !c.answered.Load() {
-		limit = c.firstTimeout
-	}
-	attempt, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	request, err := http.NewRequestWithContext(attempt, method, c.endpoint, bytes.NewReader(body))
-	if err != nil {
-		return nil, &Error{Class: Unreachable, Err: err}
-	}
-	request.Header.Set("Metadata", "true")
+	header := http.Header{"Metadata": {"true"}}
 	if body != nil {
-		request.Header.Set("Content-Type", "application/json")
+		header.Set("Content-Type", "application/json")
 	}
-	sent := time.Now()
-	response, err := c.http.Do(request)
+	response, err := c.http.Send(ctx, method, c.endpoint, header, body)
+	if err == nil {
+		err = response.Err()
+	}
 	if err != nil {
-		return nil, c.newTransportError(ctx, Unreachable, limit, err)
+		return nil, err
 	}
-	defer func() { _ = response.Body.Close() }() // the body may not have been read to its end
-	c.updateClockAhead(sent, time.Now(), response.Header)
-	if response.StatusCode != http.StatusOK {
-		return nil, newStatusError(response)
-	}
-	answer, err := io.ReadAll(io.LimitReader(response.Body, MaxDocumentSize+1))
-	if err != nil {
-		return nil, c.newTransportError(ctx, CutShort, limit, fmt.Errorf("after %d bytes: %w", len(answer), err))
-	}
-	if len(answer) > MaxDocumentSize {
-		return nil, &Error{Class: TooLarge, Err: fmt.Errorf("%s: the response has more than %d bytes",
-			c.endpoint, MaxDocumentSize)}
-	}
-	c.answered.Store(true)
-	return answer, nil
-}
-
-// newTransportError returns the [*Error] for a failed request. Its class is Canceled if ctx has ended, Timeout for a
-// timeout, and otherwise the given class.
-func (c *Client) newTransportError(ctx context.Context, otherwise Class, limit time.Duration, err error) error {
-	var timeout net.Error
-	switch {
-	case ctx.Err() != nil:
-		return &Error{Class: Canceled, Err: context.Cause(ctx)}
-	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
-		return &Error{Class: Timeout, Err: fmt.Errorf("no complete response within %s: %w", limit, err)}
-	default:
-		return &Error{Class: otherwise, Err: fmt.Errorf("%s: %w", c.endpoint, err)}
-	}
-}
-
-func newStatusError(response *http.Response) error {
-	excerpt, _ := io.ReadAll(io.LimitReader(response.Body, maxExcerpt)) // a partial excerpt is good enough
-	err := fmt.Errorf("%s %s: status %s: %s", response.Request.Method, response.Request.URL, response.Status,
-		quoteForError(excerpt))
-	if to := response.Header.Get("Location"); to != "" {
-		err = fmt.Errorf("%w; its redirect to %s is not followed", err, quoteForError(to))
-	}
-	return &Error{
-		Class:      HTTPStatus,
-		Status:     response.StatusCode,
-		RetryAfter: parseRetryAfter(response, time.Now()),
-		Err:        err,
-	}
-}
-
-// parseRetryAfter returns the delay in the Retry-After header, which is a number of seconds or a time. It returns 0 if
-// the header is missing, unreadable or in the past.
-func parseRetryAfter(response *http.Response, now time.Time) time.Duration {
-	value := strings.TrimSpace(response.Header.Get("Retry-After"))
-	if seconds, err := strconv.Atoi(value); err == nil {
-		return time.Duration(min(max(seconds, 0), 86400)) * time.Second
-	}
-	if at, err := http.ParseTime(value); err == nil {
-		return max(at.Sub(now), 0)
-	}
-	return 0
+	return response.Body, nil
 }

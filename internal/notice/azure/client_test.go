@@ -7,11 +7,11 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/slipway-dev/slipway/internal/notice/poll"
 	"github.com/slipway-dev/slipway/internal/testing/check"
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
@@ -70,9 +70,6 @@ func TestFetchFollowsTheContractAndReusesItsConnection(t *testing.T) {
 		}
 		write(w, string(sample(t, "preempt.json")))
 	})
-	if proxy := c.http.Transport.(*http.Transport).Proxy; proxy != nil {
-		t.Error("the transport has a proxy function")
-	}
 	for range 3 {
 		document, err := c.Fetch(t.Context())
 		must.NoError(t, err)
@@ -85,64 +82,64 @@ func TestI7FailedFetchHasAClassAndNoDocument(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
 		handler func(*testing.T, http.ResponseWriter, *http.Request)
-		class   Class
+		class   poll.Class
 		status  int
 		says    string
 	}{
 		{"hang before the response", func(_ *testing.T, _ http.ResponseWriter, r *http.Request) {
 			<-r.Context().Done()
-		}, Timeout, 0, "no complete response within 300ms"},
+		}, poll.Timeout, 0, "no complete response within 300ms"},
 		{"hang in the response", func(_ *testing.T, w http.ResponseWriter, r *http.Request) {
 			write(w, `{"DocumentIncarnation":`)
 			w.(http.Flusher).Flush()
 			<-r.Context().Done()
-		}, Timeout, 0, "no complete response within 300ms"},
+		}, poll.Timeout, 0, "no complete response within 300ms"},
 		{"reset", func(t *testing.T, w http.ResponseWriter, _ *http.Request) {
 			hangUp(t, hijack(t, w), true)
-		}, Unreachable, 0, "scheduledevents"},
+		}, poll.Unreachable, 0, "scheduledevents"},
 		{"half the body", func(t *testing.T, w http.ResponseWriter, _ *http.Request) {
 			conn := hijack(t, w)
 			write(conn, "HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{\"DocumentIncarnation\":1,")
 			hangUp(t, conn, false)
-		}, CutShort, 0, "after 25 bytes"},
+		}, poll.CutShort, 0, "after 25 bytes"},
 		{"reset in the body", func(_ *testing.T, w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "1000")
 			write(w, "{")
 			w.(http.Flusher).Flush()
 			panic(http.ErrAbortHandler)
-		}, CutShort, 0, "after 1 bytes"},
+		}, poll.CutShort, 0, "after 1 bytes"},
 		{"no HTTP", func(t *testing.T, w http.ResponseWriter, _ *http.Request) {
 			conn := hijack(t, w)
 			write(conn, "SSH-2.0-OpenSSH_9.6\r\n\r\n")
 			hangUp(t, conn, false)
-		}, Unreachable, 0, "malformed HTTP"},
+		}, poll.Unreachable, 0, "malformed HTTP"},
 		{"10 MB", func(_ *testing.T, w http.ResponseWriter, _ *http.Request) {
 			chunk := strings.Repeat(`{"EventId":"x"},`, 1<<12)
 			listening := write(w, `{"DocumentIncarnation":1,"Events":[`)
 			for sent := 0; sent < 10<<20 && listening; sent += len(chunk) {
 				listening = write(w, chunk)
 			}
-		}, TooLarge, 0, "more than 4194304 bytes"},
+		}, poll.TooLarge, 0, "more than 4194304 bytes"},
 		{"429", func(_ *testing.T, w http.ResponseWriter, _ *http.Request) {
 			http.Error(w, "slow\x1b down", http.StatusTooManyRequests)
-		}, HTTPStatus, 429, `429 Too Many Requests: "slow\x1b down\n"`},
+		}, poll.HTTPStatus, 429, `429 Too Many Requests: "slow\x1b down\n"`},
 		{"500 with a page of 1 MB", func(_ *testing.T, w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusInternalServerError)
 			write(w, strings.Repeat("oops ", 200_000))
-		}, HTTPStatus, 500, `oops "…`},
+		}, poll.HTTPStatus, 500, `oops "…`},
 		{"410", func(_ *testing.T, w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusGone)
-		}, HTTPStatus, 410, "410 Gone"},
+		}, poll.HTTPStatus, 410, "410 Gone"},
 		{"204", func(_ *testing.T, w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusNoContent)
-		}, HTTPStatus, 204, "204 No Content"},
+		}, poll.HTTPStatus, 204, "204 No Content"},
 		{"redirect", func(_ *testing.T, w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "/elsewhere", http.StatusFound)
-		}, HTTPStatus, 302, `redirect to "/elsewhere" is not followed`},
+		}, poll.HTTPStatus, 302, `redirect to "/elsewhere" is not followed`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			patience := time.Minute
-			if tc.class == Timeout {
+			if tc.class == poll.Timeout {
 				patience = 300 * time.Millisecond
 			}
 			c := newService(t, patience, func(w http.ResponseWriter, r *http.Request) {
@@ -152,7 +149,7 @@ func TestI7FailedFetchHasAClassAndNoDocument(t *testing.T) {
 				tc.handler(t, w, r)
 			})
 			document, err := c.Fetch(t.Context())
-			var failed *Error
+			var failed *poll.Error
 			if !errors.As(err, &failed) || failed.Class != tc.class || failed.Status != tc.status ||
 				!strings.Contains(err.Error(), tc.says) {
 				t.Errorf("error %v (%+v), want class %s, status %d, text %q", err, failed, tc.class, tc.status, tc.says)
@@ -174,8 +171,8 @@ func TestClosedPortIsUnreachable(t *testing.T) {
 	c, err := NewClient(Options{Endpoint: endpoint})
 	must.NoError(t, err)
 	_, err = c.Fetch(t.Context())
-	var failed *Error
-	if !errors.As(err, &failed) || failed.Class != Unreachable || !strings.Contains(err.Error(), endpoint) {
+	var failed *poll.Error
+	if !errors.As(err, &failed) || failed.Class != poll.Unreachable || !strings.Contains(err.Error(), endpoint) {
 		t.Errorf("error %v", err)
 	}
 }
@@ -187,8 +184,8 @@ func TestCallersCancellationIsNotAFailure(t *testing.T) {
 		<-r.Context().Done()
 	})
 	_, err := c.Fetch(ctx)
-	var failed *Error
-	if !errors.As(err, &failed) || failed.Class != Canceled || !errors.Is(err, context.Canceled) {
+	var failed *poll.Error
+	if !errors.As(err, &failed) || failed.Class != poll.Canceled || !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}
 }
@@ -208,8 +205,8 @@ func TestFirstResponseMayTakeLong(t *testing.T) {
 		t.Errorf("the client did not wait for the first response: %v", err)
 	}
 	_, err = c.Fetch(t.Context())
-	var failed *Error
-	if !errors.As(err, &failed) || failed.Class != Timeout {
+	var failed *poll.Error
+	if !errors.As(err, &failed) || failed.Class != poll.Timeout {
 		t.Errorf("the client waited for a later response: %v", err)
 	}
 }
@@ -244,7 +241,7 @@ func TestRefusedApprovalReturnsTheResponse(t *testing.T) {
 		http.Error(w, `{"error":"Bad request"}`, http.StatusBadRequest)
 	})
 	err := c.Approve(t.Context(), "A")
-	var failed *Error
+	var failed *poll.Error
 	if !errors.As(err, &failed) || failed.Status != http.StatusBadRequest ||
 		!strings.Contains(err.Error(), "Bad request") || !strings.Contains(err.Error(), "POST") {
 		t.Errorf("error %v", err)
@@ -274,63 +271,6 @@ func TestI10BadClientOptionsAreNamedWithTheirValue(t *testing.T) {
 			}
 			check.Contains(t, err.Error(), tc.says...)
 		})
-	}
-}
-
-func TestRetryAfterIsReadAsSecondsOrTime(t *testing.T) {
-	now := time.Date(2026, 9, 1, 12, 0, 0, 0, time.UTC)
-	for value, want := range map[string]time.Duration{
-		"":                    0,
-		"3":                   3 * time.Second,
-		"-3":                  0,
-		"soon":                0,
-		strconv.Itoa(1 << 60): 24 * time.Hour,
-		now.Add(time.Minute).Format(http.TimeFormat):  time.Minute,
-		now.Add(-time.Minute).Format(http.TimeFormat): 0,
-	} {
-		response := &http.Response{Header: http.Header{"Retry-After": {value}}}
-		if got := parseRetryAfter(response, now); got != want {
-			t.Errorf("Retry-After %q is %v, want %v", value, got, want)
-		}
-	}
-}
-
-func TestClockIsComparedWithDateHeader(t *testing.T) {
-	sent := time.Date(2026, 9, 1, 12, 0, 0, 700e6, time.UTC)
-	const ms = time.Millisecond
-	c := &Client{}
-	for _, tt := range []struct {
-		name        string
-		date        time.Time // the service's clock; Date has no fractions
-		took        time.Duration
-		least, most time.Duration
-	}{
-		{"the same time", sent, 5 * ms, 0, 0},
-		{"a second apart", sent.Add(-time.Second), 5 * ms, 0, 0},
-		{"ten minutes ahead", sent.Add(-10 * time.Minute), 5 * ms, 10*time.Minute - time.Second, 10*time.Minute + time.Second},
-		{"a response after two minutes changes nothing", sent.Add(-9 * time.Minute), 2 * time.Minute, 10*time.Minute - time.Second, 10*time.Minute + time.Second},
-		{"a Date that is years behind is wrong", time.Unix(0, 0).UTC(), 5 * ms, 0, 0},
-		{"ten minutes ahead again", sent.Add(-10 * time.Minute), 5 * ms, 10*time.Minute - time.Second, 10*time.Minute + time.Second},
-		{"an hour behind", sent.Add(time.Hour), 5 * ms, -time.Hour - time.Second, -time.Hour + time.Second},
-	} {
-		c.updateClockAhead(sent, sent.Add(tt.took), http.Header{"Date": {tt.date.Format(http.TimeFormat)}})
-		if got := c.ClockAhead(); got < tt.least || got > tt.most {
-			t.Errorf("%s: %s ahead, want %s to %s", tt.name, got, tt.least, tt.most)
-		}
-		was := c.ClockAhead()
-		for f := range 100 { // an unchanged clock gives no other difference
-			shift := time.Duration(f) * 10 * ms
-			c.updateClockAhead(sent.Add(shift), sent.Add(shift+tt.took), http.Header{"Date": {tt.date.Add(shift).Format(http.TimeFormat)}})
-		}
-		if got := c.ClockAhead(); got != was {
-			t.Errorf("%s: %s ahead and then %s", tt.name, was, got)
-		}
-	}
-	for _, odd := range []string{"", "yesterday"} {
-		was := c.ClockAhead()
-		if c.updateClockAhead(sent, sent, http.Header{"Date": {odd}}); c.ClockAhead() != was {
-			t.Errorf("Date %q changed it", odd)
-		}
 	}
 }
 

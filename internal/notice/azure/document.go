@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/notice"
+	"github.com/slipway-dev/slipway/internal/notice/poll"
 )
 
 // MaxDocumentSize is the maximum size of a document in bytes. It is enough for ten events with 5,000 names of 80 bytes.
@@ -26,7 +27,7 @@ type Document []byte
 
 // ToSnapshot returns the notices for one resource in the document.
 //
-// If the whole document cannot be used, it returns an [*Error] of class [NotJSON] or [WrongShape]. The caller then
+// If the whole document cannot be used, it returns an [*poll.Error] of class [poll.NotJSON] or [poll.WrongShape]. The caller then
 // keeps its last snapshot. A problem in one event does not affect the other events:
 //
 //   - An event with readable Resources that do not name the resource is for another instance. It is omitted, even if
@@ -51,7 +52,7 @@ func (d Document) ToSnapshot(resource string, at time.Time) (notice.Snapshot, er
 		r.warnings.add("", false, warning)
 	}
 	if err := r.readEvents(events); err != nil {
-		return notice.Snapshot{}, &Error{Class: WrongShape, Err: err}
+		return notice.Snapshot{}, newError(poll.WrongShape, err)
 	}
 	return r.build(at), nil
 }
@@ -65,22 +66,22 @@ func (d Document) extractEvents() (events json.RawMessage, warning, err error) {
 	}
 	if err := json.Unmarshal(d, &top); err != nil {
 		if kind := (*json.UnmarshalTypeError)(nil); errors.As(err, &kind) {
-			return nil, nil, &Error{Class: WrongShape, Err: fmt.Errorf("document %s: want an object", quoteForError(d))}
+			return nil, nil, newError(poll.WrongShape, fmt.Errorf("document %s: want an object", poll.Quote(d)))
 		}
-		return nil, nil, &Error{Class: NotJSON, Err: fmt.Errorf("document %s: %w", quoteForError(d), err)}
+		return nil, nil, newError(poll.NotJSON, fmt.Errorf("document %s: %w", poll.Quote(d), err))
 	}
 	switch {
 	case top.Events == nil:
-		return nil, nil, &Error{Class: WrongShape, Err: fmt.Errorf("document %s: Events is missing", quoteForError(d))}
+		return nil, nil, newError(poll.WrongShape, fmt.Errorf("document %s: Events is missing", poll.Quote(d)))
 	case top.Events[0] != '[':
-		return nil, nil, &Error{Class: WrongShape, Err: fmt.Errorf("%s: %s: want a list", eventsField, compactForError(top.Events))}
+		return nil, nil, newError(poll.WrongShape, fmt.Errorf("%s: %s: want a list", eventsField, poll.Compact(top.Events)))
 	}
 	if top.DocumentIncarnation == nil {
 		return top.Events, errors.New("DocumentIncarnation is missing"), nil
 	}
 	var incarnation *int64
 	if err := json.Unmarshal(top.DocumentIncarnation, &incarnation); err != nil || incarnation == nil {
-		return top.Events, fmt.Errorf("DocumentIncarnation: %s: want an integer", compactForError(top.DocumentIncarnation)), nil
+		return top.Events, fmt.Errorf("DocumentIncarnation: %s: want an integer", poll.Compact(top.DocumentIncarnation)), nil
 	}
 	return top.Events, nil, nil
 }
@@ -127,7 +128,7 @@ func (r *snapshotBuilder) readEvents(events json.RawMessage) error {
 func (r *snapshotBuilder) readEvent(path string, raw json.RawMessage) {
 	var e event
 	if raw[0] != '{' {
-		r.unreadable.add("", false, fmt.Errorf("%s: %s: want an object", path, compactForError(raw)))
+		r.unreadable.add("", false, fmt.Errorf("%s: %s: want an object", path, poll.Compact(raw)))
 		return
 	}
 	if err := json.Unmarshal(raw, &e); err != nil {

@@ -18,6 +18,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/slipway-dev/slipway/internal/notice"
+	"github.com/slipway-dev/slipway/internal/notice/poll"
 	"github.com/slipway-dev/slipway/internal/testing/check"
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
@@ -385,24 +386,24 @@ func TestI7InvalidDocumentIsAnErrorOfItsClass(t *testing.T) {
 	whole := string(sample(t, "scale-set.json"))
 	for _, tc := range []struct {
 		name, document string
-		class          Class
+		class          poll.Class
 		says           string
 	}{
-		{"empty", "", NotJSON, "unexpected end"},
-		{"web page", "<html><body>Captive portal</body></html>", NotJSON, "<html>"},
-		{"half a document", whole[:len(whole)/2], NotJSON, "unexpected end"},
-		{"two documents", whole + whole, NotJSON, "after top-level value"},
-		{"list", "[]", WrongShape, "want an object"},
-		{"text", `"Events"`, WrongShape, "want an object"},
-		{"null", "null", WrongShape, "Events is missing"},
-		{"error document", `{"error":"Bad request. api-version was not specified"}`, WrongShape, "Events is missing"},
-		{"Events missing", `{"DocumentIncarnation":1}`, WrongShape, "Events is missing"},
-		{"Events null", `{"DocumentIncarnation":1,"Events":null}`, WrongShape, "Events: null: want a list"},
-		{"Events is an object", `{"DocumentIncarnation":1,"Events":{}}`, WrongShape, "Events: {}: want a list"},
+		{"empty", "", poll.NotJSON, "unexpected end"},
+		{"web page", "<html><body>Captive portal</body></html>", poll.NotJSON, "<html>"},
+		{"half a document", whole[:len(whole)/2], poll.NotJSON, "unexpected end"},
+		{"two documents", whole + whole, poll.NotJSON, "after top-level value"},
+		{"list", "[]", poll.WrongShape, "want an object"},
+		{"text", `"Events"`, poll.WrongShape, "want an object"},
+		{"null", "null", poll.WrongShape, "Events is missing"},
+		{"error document", `{"error":"Bad request. api-version was not specified"}`, poll.WrongShape, "Events is missing"},
+		{"Events missing", `{"DocumentIncarnation":1}`, poll.WrongShape, "Events is missing"},
+		{"Events null", `{"DocumentIncarnation":1,"Events":null}`, poll.WrongShape, "Events: null: want a list"},
+		{"Events is an object", `{"DocumentIncarnation":1,"Events":{}}`, poll.WrongShape, "Events: {}: want a list"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s, err := Document(tc.document).ToSnapshot("vm_1", readAt)
-			var failed *Error
+			var failed *poll.Error
 			if !errors.As(err, &failed) || failed.Class != tc.class || !strings.Contains(err.Error(), tc.says) {
 				t.Errorf("error %v, want class %s saying %q", err, tc.class, tc.says)
 			}
@@ -450,8 +451,8 @@ func FuzzDocument(f *testing.F) {
 		const resource = "vm_1"
 		s, err := Document(raw).ToSnapshot(resource, readAt)
 		if err != nil {
-			var failed *Error
-			if !errors.As(err, &failed) || !slices.Contains(Classes(), failed.Class) {
+			var failed *poll.Error
+			if !errors.As(err, &failed) || !slices.Contains(poll.Classes(), failed.Class) {
 				t.Fatalf("error %v has no class", err)
 			}
 			return

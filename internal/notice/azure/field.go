@@ -1,12 +1,12 @@
 package azure
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
+
+	"github.com/slipway-dev/slipway/internal/notice/poll"
 )
 
 const wantNotBefore = `want an RFC 1123 time such as "Mon, 19 Sep 2016 18:29:47 GMT" or empty`
@@ -40,7 +40,7 @@ func parseOptionalText(path string, raw json.RawMessage) (string, error) {
 	}
 	var s string
 	if err := json.Unmarshal(raw, &s); err != nil {
-		return "", fmt.Errorf("%s: %s: want a string", path, compactForError(raw))
+		return "", fmt.Errorf("%s: %s: want a string", path, poll.Compact(raw))
 	}
 	return s, nil
 }
@@ -59,7 +59,7 @@ func parseOneOf[T ~string](path string, raw json.RawMessage, allowed ...T) (T, e
 		}
 		names[i] = string(a)
 	}
-	return "", fmt.Errorf("%s: %s: want one of %s", path, quoteForError(s), strings.Join(names, ", "))
+	return "", fmt.Errorf("%s: %s: want one of %s", path, poll.Quote(s), strings.Join(names, ", "))
 }
 
 // maxIDBytes is the maximum length of an EventId in bytes. Azure's IDs are UUIDs.
@@ -81,17 +81,17 @@ func parseResources(path string, raw json.RawMessage) ([]string, error) {
 		return nil, fmt.Errorf("%s is missing", path)
 	}
 	if one := ""; json.Unmarshal(raw, &one) == nil && one != "" {
-		return []string{one}, fmt.Errorf("%s: %s: want a list of machine names", path, compactForError(raw))
+		return []string{one}, fmt.Errorf("%s: %s: want a list of machine names", path, poll.Compact(raw))
 	}
 	var entries []json.RawMessage
 	if err := json.Unmarshal(raw, &entries); err != nil || len(entries) == 0 {
-		return nil, fmt.Errorf("%s: %s: want a list of machine names", path, compactForError(raw))
+		return nil, fmt.Errorf("%s: %s: want a list of machine names", path, poll.Compact(raw))
 	}
 	var wrong error
 	names := make([]string, len(entries))
 	for i, entry := range entries {
 		if entry[0] != '"' || json.Unmarshal(entry, &names[i]) != nil {
-			names[i] = compactForError(entry)
+			names[i] = poll.Compact(entry)
 			wrong = fmt.Errorf("%s[%d]: %s: want a machine name", path, i, names[i])
 		}
 	}
@@ -106,7 +106,7 @@ const maxYear = 9998
 func parseNotBefore(path string, raw json.RawMessage) (time.Time, error) {
 	s, err := parseOptionalText(path, raw)
 	if err != nil {
-		return time.Time{}, fmt.Errorf("%s: %s: %s", path, compactForError(raw), wantNotBefore)
+		return time.Time{}, fmt.Errorf("%s: %s: %s", path, poll.Compact(raw), wantNotBefore)
 	}
 	if s = strings.TrimSpace(s); s == "" {
 		return time.Time{}, nil
@@ -116,7 +116,7 @@ func parseNotBefore(path string, raw json.RawMessage) (time.Time, error) {
 			return t.UTC(), nil
 		}
 	}
-	return time.Time{}, fmt.Errorf("%s: %s: %s", path, quoteForError(s), wantNotBefore)
+	return time.Time{}, fmt.Errorf("%s: %s: %s", path, poll.Quote(s), wantNotBefore)
 }
 
 // unknownDuration is the service's value for an unknown duration (DurationInSeconds -1).
@@ -132,30 +132,7 @@ func parseDuration(path string, raw json.RawMessage) (time.Duration, error) {
 	var seconds *int64
 	if err := json.Unmarshal(raw, &seconds); err != nil || seconds == nil || *seconds < -1 || *seconds > most {
 		return unknownDuration, fmt.Errorf("%s: %s: want whole seconds, 0 for no impact, or -1 for unknown",
-			path, compactForError(raw))
+			path, poll.Compact(raw))
 	}
 	return time.Duration(*seconds) * time.Second, nil
-}
-
-// maxQuoteBytes limits how much of a received value an error quotes, in bytes.
-const maxQuoteBytes = 120
-
-// compactForError formats a received JSON value for an error message, on one line and clipped.
-func compactForError(raw json.RawMessage) string {
-	var b bytes.Buffer
-	if err := json.Compact(&b, raw); err != nil {
-		return quoteForError(raw)
-	}
-	if b.Len() > maxQuoteBytes {
-		return strings.ToValidUTF8(string(b.Bytes()[:maxQuoteBytes]), "") + "…"
-	}
-	return b.String()
-}
-
-// quoteForError quotes a received text for an error message, on one line, printable and clipped.
-func quoteForError[T ~string | ~[]byte](value T) string {
-	if len(value) > maxQuoteBytes {
-		return strconv.Quote(strings.ToValidUTF8(string(value[:maxQuoteBytes]), "")) + "…"
-	}
-	return strconv.Quote(string(value))
 }

@@ -6,49 +6,27 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
-	"sync/atomic"
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/notice"
+	"github.com/slipway-dev/slipway/internal/notice/poll"
 )
 
-const (
-	// DefaultInterval is the polling interval that Microsoft recommends. A Spot notice may give 30 s or less.
-	DefaultInterval = time.Second
-	// maxRetryAfter limits how long the service can delay polls, for the same reason.
-	maxRetryAfter = 5 * time.Second
-	// minRequestedInterval is the least time before a poll that Ask requested.
-	minRequestedInterval = time.Second
-	// repeatLogInterval is how often a lasting failure is logged.
-	repeatLogInterval = time.Minute
-)
+// DefaultInterval is the polling interval that Microsoft recommends. A Spot notice may give 30 s or less.
+const DefaultInterval = time.Second
 
 // Fetcher reads the current Scheduled Events document. [Client] implements it.
 type Fetcher interface {
 	Fetch(ctx context.Context) (Document, error)
 }
 
-// Observer receives the result of every poll, for metrics. Its methods must not block, because [Source.Run] calls them
-// between polls.
-type Observer interface {
-	// FetchSucceeded reports a poll that was read successfully, changed or not; took is the duration of the request.
-	FetchSucceeded(took time.Duration)
-	// FetchFailed reports a failed poll; class is one of [Classes].
-	FetchFailed(err error, class Class)
-}
-
 // Source polls the notices of one instance.
 type Source struct {
-	fetcher    Fetcher
-	resource   string
-	interval   time.Duration
-	observer   Observer
-	log        *slog.Logger
-	clockAhead func() time.Duration
+	*poll.Source
 
-	requested chan struct{}
-	lastRead  atomic.Int64 // UnixNano; 0 before the first read
+	fetcher      Fetcher
+	resource     string
+	lastDocument Document // the last that was read successfully
 }
 
 // SourceOptions configures a [Source]. Fetcher and Resource are required.
@@ -60,8 +38,8 @@ type SourceOptions struct {
 	Interval time.Duration
 	// ClockAhead returns how far the instance's clock is ahead of the service's; nil is 0. See [Client.ClockAhead].
 	ClockAhead func() time.Duration
-	Observer   Observer     // may be nil
-	Log        *slog.Logger // may be nil
+	Observer   poll.Observer // may be nil
+	Log        *slog.Logger  // may be nil
 }
 
 // NewSource validates the options and returns a source. An error names the option, its value and what is allowed.
@@ -77,187 +55,26 @@ func NewSource(o SourceOptions) (*Source, error) {
 	if o.Interval == 0 {
 		o.Interval = DefaultInterval
 	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	if o.Observer == nil {
-		o.Observer = noObserver{}
-	}
-	if o.ClockAhead == nil {
-		o.ClockAhead = func() time.Duration { return 0 }
-	}
-	return &Source{
-		fetcher: o.Fetcher, resource: o.Resource, interval: o.Interval, observer: o.Observer, log: o.Log,
-		clockAhead: o.ClockAhead, requested: make(chan struct{}, 1),
-	}, nil
+	s := &Source{fetcher: o.Fetcher, resource: o.Resource}
+	var err error
+	s.Source, err = poll.NewSource(poll.Options{
+		Name: SourceName, Read: s.read, Interval: o.Interval, ClockAhead: o.ClockAhead, Observer: o.Observer, Log: o.Log,
+	})
+	return s, err
 }
-
-// Name returns the value of [notice.Notice.Source] in this source's notices.
-func (s *Source) Name() string { return SourceName }
 
 // Resource returns the name of the instance that this source watches.
 func (s *Source) Resource() string { return s.resource }
 
-// LastRead returns when a document was last read successfully, even if the document had not changed. It returns the
-// zero time before the first read. It is safe for concurrent use.
-func (s *Source) LastRead() time.Time {
-	if nanos := s.lastRead.Load(); nanos != 0 {
-		return time.Unix(0, nanos)
-	}
-	return time.Time{}
-}
-
-// RequestPoll requests a poll ahead of the schedule, because another source hints at a new event. Requested polls are
-// at least 1 s apart. While the service demands a pause, no poll is made. RequestPoll is safe for concurrent use, and
-// does not block.
-func (s *Source) RequestPoll() {
-	select {
-	case s.requested <- struct{}{}:
-	default:
-	}
-}
-
-// Run polls until ctx ends.
-//
-// Run calls emit with a snapshot for the first document. It calls emit again whenever the document or the difference
-// between the clocks has changed. An unchanged document is not parsed and allocates nothing. Only [Source.LastRead] and
-// the observer show such a read. After a failed read Run does not call emit, so the last snapshot stays valid. Run
-// waits while emit blocks.
-//
-// Polls have a fixed schedule, from start to start. Polls that a slow response delays are skipped.
-func (s *Source) Run(ctx context.Context, emit func(notice.Snapshot)) {
-	poll := poller{source: s, emit: emit}
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	due := time.Now()
-	var earliest time.Time // earliest time of a requested poll
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-s.requested:
-			timer.Reset(min(time.Until(due), time.Until(earliest)))
-			continue
-		case <-timer.C:
-		}
-		earliest = time.Now().Add(minRequestedInterval)
-		wait := poll.pollOnce(ctx)
-		now := time.Now()
-		if until := now.Add(wait); wait > 0 && until.After(earliest) {
-			earliest = until
-		}
-		if !due.After(now.Add(wait)) { // otherwise it was a requested poll, and the schedule stays
-			due = nextDue(due, now, now.Add(wait), s.interval)
-		}
-		timer.Reset(due.Sub(now))
-	}
-}
-
-// nextDue returns the time of the next poll. It is the first time on the schedule that is after now and not before
-// earliest. The schedule continues from last in steps of interval.
-func nextDue(last, now, earliest time.Time, interval time.Duration) time.Time {
-	next := last.Add(interval)
-	if behind := earliest.Sub(next); behind > 0 {
-		next = next.Add(behind)
-		if over := behind % interval; over > 0 {
-			next = next.Add(interval - over)
-		}
-	}
-	if !next.After(now) {
-		next = next.Add(interval)
-	}
-	return next
-}
-
-// poller holds the state of one call of [Source.Run].
-type poller struct {
-	source       *Source
-	emit         func(notice.Snapshot)
-	lastDocument Document // the last that was read successfully
-	clockAhead   time.Duration
-	failure      failureLog
-}
-
-// pollOnce polls once. It returns the pause that the service demands before the next poll.
-func (p *poller) pollOnce(ctx context.Context) (wait time.Duration) {
-	s := p.source
-	began := time.Now()
+// read reads the document once. An unchanged document is not parsed and allocates nothing.
+func (s *Source) read(ctx context.Context) (snapshot notice.Snapshot, changed bool, err error) {
 	document, err := s.fetcher.Fetch(ctx)
-	took := time.Since(began)
-	ahead := s.clockAhead()
-	changed := p.lastDocument == nil || !bytes.Equal(document, p.lastDocument) || ahead != p.clockAhead
-	var snapshot notice.Snapshot
-	if err == nil && changed {
-		snapshot, err = document.ToSnapshot(s.resource, time.Now())
+	if err != nil || s.lastDocument != nil && bytes.Equal(document, s.lastDocument) {
+		return notice.Snapshot{}, false, err
 	}
-	if ctx.Err() != nil {
-		return 0
+	if snapshot, err = document.ToSnapshot(s.resource, time.Now()); err != nil {
+		return notice.Snapshot{}, false, err
 	}
-	if err != nil {
-		return p.reportFailedPoll(err)
-	}
-	s.lastRead.Store(time.Now().UnixNano())
-	p.failure.logRecovery(s.log)
-	s.observer.FetchSucceeded(took)
-	if changed {
-		for i := range snapshot.Notices {
-			snapshot.Notices[i].ClockAhead = ahead
-		}
-		if ahead != p.clockAhead {
-			s.log.Warn("this instance's clock differs from the metadata service's; NotBefore is corrected", "ahead", ahead.String())
-		}
-		p.lastDocument, p.clockAhead = document, ahead
-		p.emit(snapshot)
-	}
-	return 0
+	s.lastDocument = document
+	return snapshot, true, nil
 }
-
-func (p *poller) reportFailedPoll(err error) (wait time.Duration) {
-	failed := &Error{Class: Unreachable, Err: err}
-	errors.As(err, &failed)
-	p.failure.logFailure(p.source.log, failed, err)
-	p.source.observer.FetchFailed(err, failed.Class)
-	if failed.Status == http.StatusTooManyRequests || failed.Status == http.StatusServiceUnavailable {
-		return min(failed.RetryAfter, maxRetryAfter)
-	}
-	return 0
-}
-
-// failureLog logs a failure when the failure begins or changes, each minute while it lasts, and when it ends. Two
-// failures are the same if their class and status are equal. Their texts differ at each poll, for example by port
-// numbers.
-type failureLog struct {
-	class  Class // empty without a failure
-	status int
-	since  time.Time
-	logged time.Time
-	polls  int
-}
-
-func (f *failureLog) logFailure(log *slog.Logger, failed *Error, err error) {
-	now := time.Now()
-	if f.class == "" {
-		f.since = now
-	}
-	f.polls++
-	if f.class == failed.Class && f.status == failed.Status && now.Sub(f.logged) < repeatLogInterval {
-		return
-	}
-	f.class, f.status, f.logged = failed.Class, failed.Status, now
-	log.Warn("cannot read notices, will retry; the last read notices stay valid", "source", SourceName, "error", err, "class", failed.Class,
-		"failedPolls", f.polls, "since", f.since)
-}
-
-func (f *failureLog) logRecovery(log *slog.Logger) {
-	if f.class == "" {
-		return
-	}
-	log.Info("notices are readable again", "source", SourceName, "failedPolls", f.polls,
-		"after", time.Since(f.since).Round(time.Millisecond))
-	*f = failureLog{}
-}
-
-type noObserver struct{}
-
-func (noObserver) FetchSucceeded(time.Duration) {}
-func (noObserver) FetchFailed(error, Class)     {}

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/slipway-dev/slipway/internal/notice"
+	"github.com/slipway-dev/slipway/internal/notice/poll"
 	"github.com/slipway-dev/slipway/internal/testing/check"
 	"github.com/slipway-dev/slipway/internal/testing/must"
 	"github.com/slipway-dev/slipway/internal/testing/virtual"
@@ -40,18 +41,18 @@ func (s *scriptedFetcher) Fetch(ctx context.Context) (Document, error) {
 	case <-time.After(a.takes):
 		return bytes.Clone(a.document), a.err
 	case <-ctx.Done():
-		return nil, &Error{Class: Canceled, Err: ctx.Err()}
+		return nil, &poll.Error{Class: poll.Canceled, Err: ctx.Err()}
 	}
 }
 
 // countingObserver stores the results of the polls.
 type countingObserver struct {
 	ok     int
-	failed []Class
+	failed []poll.Class
 }
 
-func (c *countingObserver) FetchSucceeded(time.Duration)     { c.ok++ }
-func (c *countingObserver) FetchFailed(_ error, class Class) { c.failed = append(c.failed, class) }
+func (c *countingObserver) FetchSucceeded(time.Duration)          { c.ok++ }
+func (c *countingObserver) FetchFailed(_ error, class poll.Class) { c.failed = append(c.failed, class) }
 
 // pollResult is what a source did in some time of a synctest bubble.
 type pollResult struct {
@@ -99,17 +100,17 @@ func TestPollsKeepTheirScheduleFromStartToStart(t *testing.T) {
 			toSeconds(0, 3, 4),
 		},
 		{"one of exactly 1 s", []response{{takes: time.Second, document: good}, {document: good}}, toSeconds(0, 2, 3, 4)},
-		{"failures", []response{{err: &Error{Class: Unreachable, Err: errors.New("refused")}}}, toSeconds(0, 1, 2, 3, 4)},
+		{"failures", []response{{err: &poll.Error{Class: poll.Unreachable, Err: errors.New("refused")}}}, toSeconds(0, 1, 2, 3, 4)},
 		{"429 that asks for 2 s", []response{
-			{err: &Error{Class: HTTPStatus, Status: 429, RetryAfter: 2 * time.Second, Err: errors.New("429")}},
+			{err: &poll.Error{Class: poll.HTTPStatus, Status: 429, RetryAfter: 2 * time.Second, Err: errors.New("429")}},
 			{document: good},
 		}, toSeconds(0, 2, 3, 4)},
 		{"503 that asks for 1.2 s", []response{
-			{err: &Error{Class: HTTPStatus, Status: 503, RetryAfter: 1200 * time.Millisecond, Err: errors.New("503")}},
+			{err: &poll.Error{Class: poll.HTTPStatus, Status: 503, RetryAfter: 1200 * time.Millisecond, Err: errors.New("503")}},
 			{document: good},
 		}, toSeconds(0, 2, 3, 4)},
 		{"500 may not ask for a pause", []response{
-			{err: &Error{Class: HTTPStatus, Status: 500, RetryAfter: 3 * time.Second, Err: errors.New("500")}},
+			{err: &poll.Error{Class: poll.HTTPStatus, Status: 500, RetryAfter: 3 * time.Second, Err: errors.New("500")}},
 			{document: good},
 		}, toSeconds(0, 1, 2, 3, 4)},
 	} {
@@ -123,7 +124,7 @@ func TestPollsKeepTheirScheduleFromStartToStart(t *testing.T) {
 
 func TestServiceCannotDelayPollsPastASpotNotice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		busy := &Error{Class: HTTPStatus, Status: 429, RetryAfter: time.Hour, Err: errors.New("429")}
+		busy := &poll.Error{Class: poll.HTTPStatus, Status: 429, RetryAfter: time.Hour, Err: errors.New("429")}
 		s := &scriptedFetcher{answers: []response{{err: busy}}}
 		runSource(t, s, 11*time.Second)
 		check.Equal(t, toSeconds(0, 5, 10), s.fetchedAt)
@@ -164,7 +165,7 @@ func TestI7FailedReadKeepsTheLastSnapshot(t *testing.T) {
 			{document: Document("<html>")},
 			{document: Document(`{"error":"x"}`)},
 			{document: preempt[:len(preempt)/2]},
-			{err: &Error{Class: Timeout, Err: errors.New("timeout")}},
+			{err: &poll.Error{Class: poll.Timeout, Err: errors.New("timeout")}},
 			{err: errors.New("of no class")},
 			{document: preempt},
 		}}
@@ -172,7 +173,7 @@ func TestI7FailedReadKeepsTheLastSnapshot(t *testing.T) {
 		if len(w.snapshots) != 1 {
 			t.Errorf("%d snapshots, want only the first", len(w.snapshots))
 		}
-		want := []Class{NotJSON, WrongShape, NotJSON, Timeout, Unreachable}
+		want := []poll.Class{poll.NotJSON, poll.WrongShape, poll.NotJSON, poll.Timeout, poll.Unreachable}
 		if diff := cmp.Diff(want, w.counts.failed); diff != "" || w.counts.ok != 2 {
 			t.Errorf("failures (-want +got):\n%s and %d successful polls", diff, w.counts.ok)
 		}
@@ -190,15 +191,15 @@ func TestLastReadIsZeroUntilTheFirstDocument(t *testing.T) {
 
 func TestFailureIsLoggedOnChangeAndEachMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		failing := func(n int, class Class) []response {
+		failing := func(n int, class poll.Class) []response {
 			var out []response
 			for i := range n {
-				err := &Error{Class: class, Err: errors.New("port " + string(rune('a'+i%26)))}
+				err := &poll.Error{Class: class, Err: errors.New("port " + string(rune('a'+i%26)))}
 				out = append(out, response{err: err})
 			}
 			return out
 		}
-		answers := slices.Concat(failing(130, Unreachable), failing(5, Timeout), []response{{document: sample(t, "empty.json")}})
+		answers := slices.Concat(failing(130, poll.Unreachable), failing(5, poll.Timeout), []response{{document: sample(t, "empty.json")}})
 		w := runSource(t, &scriptedFetcher{answers: answers}, 200*time.Second)
 		lines := strings.Split(strings.TrimSpace(w.log.String()), "\n")
 		if len(lines) != 5 {
@@ -260,9 +261,13 @@ func (s fixedFetcher) Fetch(context.Context) (Document, error) { return s.docume
 func TestUnchangedDocumentAllocatesNothing(t *testing.T) {
 	source, err := NewSource(SourceOptions{Fetcher: fixedFetcher{sample(t, "scale-set.json")}, Resource: "vm_1"})
 	must.NoError(t, err)
-	p := poller{source: source, emit: func(notice.Snapshot) {}}
-	p.pollOnce(t.Context())
-	check.Is(t, 0, testing.AllocsPerRun(100, func() { p.pollOnce(t.Context()) }))
+	read := func() {
+		if _, _, err := source.read(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	read()
+	check.Is(t, 0, testing.AllocsPerRun(100, read))
 }
 
 func TestRequestedPollsRunAtMostOncePerSecond(t *testing.T) {
@@ -272,7 +277,7 @@ func TestRequestedPollsRunAtMostOncePerSecond(t *testing.T) {
 			{document: good},
 			{document: good},
 			{document: good},
-			{err: &Error{Class: HTTPStatus, Status: 503, RetryAfter: 4 * time.Second, Err: errors.New("503")}},
+			{err: &poll.Error{Class: poll.HTTPStatus, Status: 503, RetryAfter: 4 * time.Second, Err: errors.New("503")}},
 			{document: good},
 		}}
 		source, err := NewSource(SourceOptions{Fetcher: s, Resource: "vm_1", Interval: time.Minute})
