@@ -190,9 +190,10 @@ func (d *Drain) awaitResponders(ctx context.Context, p *podState, now time.Time)
 	return true, checkAt
 }
 
-// hasResponders reports whether the drain asks responders before it evicts the pod.
+// hasResponders reports whether the drain asks responders before it evicts the pod. It asks none for a pod of a group,
+// because they might evict it alone.
 func (d *Drain) hasResponders(p *podState) bool {
-	return len(p.pod.Spec.EvictionResponders) > 0 && d.options.EvictionRequests != nil && !d.options.DisableEviction &&
+	return len(p.pod.Spec.EvictionResponders) > 0 && d.options.EvictionRequests != nil && !d.options.DisableEviction && p.group.IsZero() &&
 		p.pod.Status.Phase != "Succeeded" && p.pod.Status.Phase != "Failed"
 }
 
