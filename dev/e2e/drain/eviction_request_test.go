@@ -217,7 +217,7 @@ func (f *fixture) evictedPods() (names []string) {
 	return names
 }
 
-func TestEvictionRequests(t *testing.T) {
+func TestDrainAsksRespondersBeforeEviction(t *testing.T) {
 	t.Parallel()
 	bed := startWithEvictionRequests(t)
 	t.Run("the responder removes its pod", func(t *testing.T) {
