@@ -12,7 +12,7 @@ var layers = [][]string{
 	{"api", "internal/elapsed", "internal/kubeapi", "internal/observe", "internal/renamed", "internal/screen", "internal/sharedread", "internal/testing"},
 	{"internal/cordon"},
 	{"internal/drainability"},
-	{"internal/cloud", "internal/instances", "internal/nodegroup/acceptance", "internal/notice", "internal/notify", "internal/semaphore", "plugin"},
+	{"internal/cloud", "internal/instances", "internal/nodegroup/acceptance", "internal/notice", "internal/notify", "internal/semaphore", "internal/surge", "plugin"},
 	{"internal/drain", "internal/placement"},
 	{"internal/placement/filter"},
 	{"internal/placement/snapshot"},

@@ -8,7 +8,7 @@ import (
 // NodeGroup is a set of similar nodes. Their instances belong to one group of one cloud.
 //
 // +kubebuilder:object:root=true
-// +kubebuilder:metadata:annotations="slipway.dev/schema-generation=9"
+// +kubebuilder:metadata:annotations="slipway.dev/schema-generation=10"
 // +kubebuilder:subresource:status
 // +kubebuilder:subresource:scale:specpath=.spec.minSize,statuspath=.status.nodes
 // +kubebuilder:resource:scope=Cluster,shortName=ng,categories=slipway
@@ -291,6 +291,18 @@ const (
 	EvictProtected    Protection = "Evict"   // protected pods are evicted like other pods
 )
 
+// SurgeMode defines which pods get a successor before they are evicted.
+//
+// +kubebuilder:validation:Enum=Never;Annotated;Always
+type SurgeMode string
+
+// The values of SurgeMode.
+const (
+	NeverSurge     SurgeMode = "Never"
+	SurgeAnnotated SurgeMode = "Annotated" // only pods that ask for it by annotation
+	AlwaysSurge    SurgeMode = "Always"    // all pods that can, unless an annotation forbids it
+)
+
 // DrainPolicy configures how pods are evicted. PodDisruptionBudgets are always respected.
 type DrainPolicy struct {
 	// timeout is how long a drain may take. After that Slipway stops the drain and restores the node.
@@ -329,6 +341,15 @@ type DrainPolicy struct {
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="(has(self.matchLabels) && size(self.matchLabels) > 0) || (has(self.matchExpressions) && size(self.matchExpressions) > 0)",message="an empty selector would make every pod a placeholder: give matchLabels or matchExpressions"
 	PlaceholderPods *metav1.LabelSelector `json:"placeholderPods,omitempty"`
+
+	// surge defines which pods get a successor before they are evicted: a pod whose PodDisruptionBudget can never allow its
+	// eviction, or without which its owner would have no ready pod. Never means none. Annotated means pods with the
+	// annotation slipway.dev/surge: "true", on the pod or its owner. Always means all pods that can surge, except for those
+	// with the annotation "false". The manager needs additional rights for it.
+	//
+	// +optional
+	// +kubebuilder:default=Never
+	Surge SurgeMode `json:"surge,omitempty"`
 
 	// waitForDetach makes a retirement wait until the volumes of the evicted pods are detached from the instance.
 	//

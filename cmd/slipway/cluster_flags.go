@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
-	"github.com/slipway-dev/slipway/internal/drainability"
 	"github.com/slipway-dev/slipway/internal/placement/live"
 	"github.com/slipway-dev/slipway/internal/placement/saved"
 	"github.com/slipway-dev/slipway/internal/retirement"
@@ -82,10 +81,8 @@ func markNodesBeingRemoved(ctx context.Context, kube kubeFlags, o *saved.Objects
 	if err := c.List(ctx, &retirements); err != nil && !isTypeMissing(err) {
 		return err
 	}
-	for _, n := range o.Nodes {
-		if reason := retirement.FindRemovalReason(n, retirements.Items); reason != "" {
-			metav1.SetMetaDataAnnotation(&n.ObjectMeta, drainability.BeingRemovedMark, reason)
-		}
+	for i, n := range o.Nodes {
+		o.Nodes[i] = retirement.MarkIfBeingRemoved(n, retirements.Items)
 	}
 	return nil
 }

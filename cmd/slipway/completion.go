@@ -25,6 +25,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice/condition"
 	"github.com/slipway-dev/slipway/internal/notify"
 	"github.com/slipway-dev/slipway/internal/placement/planner"
+	"github.com/slipway-dev/slipway/internal/surge"
 )
 
 // completionTimeout limits how long the completion of a name waits for the API server.
@@ -52,6 +53,7 @@ func flagValues() map[string][]string {
 		"on-unconfirmed": toStrings(condition.RuleActions()),
 		"orphans":        {manager.ReportOrphans, manager.DeleteOrphans},
 		"policy":         toStrings(planner.Policies()),
+		"surge":          toStrings([]surge.Mode{surge.Off, surge.Annotated, surge.On}),
 		"reason": toStrings([]v1alpha1.Reason{
 			v1alpha1.Requested, v1alpha1.Idle, v1alpha1.Underutilized, v1alpha1.Surplus, v1alpha1.Notice, v1alpha1.InstanceGone, v1alpha1.NeverReady,
 		}),
@@ -112,7 +114,7 @@ func findFlagCompletion(f *pflag.Flag, values map[string][]string) cobra.Complet
 	switch {
 	case values[f.Name] != nil:
 		return cobra.FixedCompletions(values[f.Name], cobra.ShellCompDirectiveNoFileComp)
-	case f.Name == "namespace":
+	case f.Name == "namespace", f.Name == "surge-namespace":
 		return completeNames("/api/v1/namespaces")
 	case f.Name == "output":
 		return completeOutput(f.Usage)

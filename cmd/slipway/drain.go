@@ -13,9 +13,11 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/slipway-dev/slipway/internal/config"
 	"github.com/slipway-dev/slipway/internal/cordon"
 	"github.com/slipway-dev/slipway/internal/drain"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/observe"
 )
 
 // The exit codes of `slipway drain`, in addition to 0 and 1.
@@ -44,6 +46,9 @@ type drainFlags struct {
 	keepCordoned bool
 	waitDetach   bool
 	output       string
+	surge        surgeFlags
+	// evictionRequests is config.EvictionRequestsAuto or config.EvictionRequestsNever.
+	evictionRequests string
 }
 
 func newDrainCommand() *cobra.Command {
@@ -66,6 +71,11 @@ With --deadline, the instance is assumed to stop at that time. Grace periods are
 still blocked by a PodDisruptionBudget when its termination must start is deleted without eviction, and reported. The
 node stays cordoned after the deadline.
 
+With --surge, a pod gets a successor on another node before it leaves, if its owner would have no ready pod without it, or
+if its PodDisruptionBudget never allows its eviction. Without the flag no pod gets one. "--surge=annotated" does it only for
+pods with the annotation slipway.dev/surge: "true", on the pod or its owner. "--surge=always", or only "--surge", does it for
+all pods without the annotation "false". Ctrl-C restores the size of the owners.
+
 Several nodes are all cordoned before the first eviction. They are drained one after another, or at the same time if
 --deadline is set.
 
@@ -73,6 +83,7 @@ Exit codes: 0 drained; 1 error; 2 refused because of a protected pod; 3 timeout;
 		Example: `  slipway drain node-7
   slipway drain node-7 --delete-emptydir-data --timeout 10m
   slipway drain node-7 --dry-run=server
+  slipway drain node-7 --surge
   slipway drain node-7 --deadline 30s -o json`,
 		Args: cobra.ArbitraryArgs,
 		RunE: f.run,
@@ -98,8 +109,10 @@ func (f *drainFlags) addFlags(cmd *cobra.Command) {
 
 	fs.DurationVar(&f.deadline, "deadline", 0, "time until the instance stops, whether the node is drained or not")
 	fs.BoolVar(&f.keepCordoned, "keep-cordoned", false, "keep the node cordoned if the drain fails")
+	fs.StringVar(&f.evictionRequests, "eviction-requests", config.EvictionRequestsAuto, config.EvictionRequestsUsage)
 	fs.BoolVar(&f.waitDetach, "wait-for-detach", false, "also wait until the pods' volumes are detached")
 	fs.StringVarP(&f.output, "output", "o", "", `"json" prints the drain report`)
+	f.surge.addFlags(fs, "start the successor of a pod first, if the pod cannot be spared: never, annotated (only for pods with the annotation slipway.dev/surge) or always")
 	_ = fs.MarkHidden("chunk-size")
 	f.kube.addFlags(fs)
 }
@@ -114,12 +127,19 @@ func (f *drainFlags) validate(args []string) error {
 		return fmt.Errorf("--dry-run: %q: want none, client or server", f.dryRun)
 	case f.output != "" && f.output != "json":
 		return fmt.Errorf("--output: %q: want json or nothing", f.output)
+	case f.evictionRequests != config.EvictionRequestsAuto && f.evictionRequests != config.EvictionRequestsNever:
+		return fmt.Errorf("--eviction-requests: %q: want auto or never", f.evictionRequests)
 	case f.deadline < 0:
 		return fmt.Errorf("--deadline: %s: want 0 or more", f.deadline)
 	case f.timeout < 0:
 		return fmt.Errorf("--timeout: %s: want 0 or more", f.timeout)
 	case f.deadline > 0 && f.timeout > 0:
 		return errors.New("--deadline and --timeout: want only one of the two: a deadline already limits the drain")
+	case f.surge.enabled() && f.disableEvict:
+		return errors.New("--surge and --disable-eviction: want only one of the two: pods that are deleted at once get no successor first")
+	}
+	if err := f.surge.validate(); err != nil {
+		return err
 	}
 	if _, err := labels.Parse(f.selector); err != nil {
 		return fmt.Errorf("--selector: %q: %w", f.selector, err)
@@ -185,6 +205,23 @@ func (f *drainFlags) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
+	if f.surge.enabled() {
+		surger, err := f.surge.newSurger(api, cmd.ErrOrStderr())
+		if err != nil {
+			return err
+		}
+		o.Surger = surger
+		if f.dryRun == "none" {
+			core, err := f.kube.newClientset()
+			if err != nil {
+				return err
+			}
+			if err := f.surge.checkRecords(cmd.Context(), core); err != nil {
+				return withInterruptCode(cmd.Context(), err)
+			}
+			defer startRestoring(cmd.Context(), surger)()
+		}
+	}
 	return f.drainNodes(cmd.Context(), api, nodes, o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 }
 
@@ -200,6 +237,9 @@ func (f *drainFlags) drainNodes(
 	}
 	if f.waitDetach {
 		o.Volumes = api
+	}
+	if f.evictionRequests == config.EvictionRequestsAuto {
+		o.EvictionRequests = api
 	}
 	o.TimeLimits = f.drainTimeLimits()
 	var drains []*nodeDrain
@@ -313,7 +353,13 @@ func (d *nodeDrain) drainCordonedNode(ctx context.Context) error {
 		d.options.TimeLimits.TimeoutAt = time.Now().Add(d.flags.timeout)
 	}
 	progress := d.startProgress()
-	d.options.OnProgress = progress.show
+	d.options.OnProgress = func(p drain.Progress) {
+		progress.show(p)
+		if ctx.Err() != nil && p.Surging > 0 { // the last call before Run waits for them
+			fmt.Fprintf(d.errOut, "%s: interrupted: restoring the size of %s; a second Ctrl-C exits at once and leaves that to other processes of Slipway\n",
+				d.options.Node, observe.FormatCount(p.Surging, "owner"))
+		}
+	}
 	report, err := drain.Run(ctx, d.api, d.options)
 	printReport := func() {
 		progress.finish(report.Outcome)
@@ -373,6 +419,9 @@ func (d *nodeDrain) printReport(r drain.Report) {
 		if p.Removal == drain.ForceDeleted || p.WasCutShort() {
 			fmt.Fprintf(d.out, "  %s/%s: %s with %d s of its %d s grace period, %s\n", p.Namespace, p.Name, p.Removal,
 				p.GivenGraceSeconds, p.WantedGraceSeconds, p.End)
+		}
+		if p.Surge != nil {
+			fmt.Fprintf(d.out, "  %s/%s: successor %s\n", p.Namespace, p.Name, p.Surge)
 		}
 	}
 }

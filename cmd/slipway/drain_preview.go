@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"text/tabwriter"
 
 	"github.com/slipway-dev/slipway/internal/drain"
@@ -37,7 +39,17 @@ func (d *nodeDrain) printPreview(f drain.Prediction) error {
 		fmt.Fprintf(d.errOut, "%s: %s\n", f.Node, problem)
 	}
 	w := tabwriter.NewWriter(d.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "NAMESPACE\tPOD\tACTION\tWAVE\tGRACE\tRULE\tOBSTACLE")
+	grouped := slices.ContainsFunc(f.Pods, func(p drain.PodPrediction) bool { return p.Group != "" })
+	header := "NAMESPACE\tPOD\tACTION\tWAVE\tGRACE\tRULE"
+	if grouped {
+		header += "\tGROUP"
+	}
+	header += "\tOBSTACLE"
+	if d.options.Surger != nil {
+		header += "\tSUCCESSOR FIRST"
+	}
+	fmt.Fprintln(w, header)
+	var asked []string
 	for _, p := range f.Pods {
 		rule := p.Decision.Rule.String()
 		if p.Decision.Detail != "" {
@@ -47,7 +59,24 @@ func (d *nodeDrain) printPreview(f drain.Prediction) error {
 		if p.Obstacle.Detail != "" {
 			obstacle += ": " + p.Obstacle.Detail
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%ds\t%s\t%s\n", p.Namespace, p.Name, p.Action, p.Wave, p.GivenGraceSeconds, rule, obstacle)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%ds\t%s", p.Namespace, p.Name, p.Action, p.Wave, p.GivenGraceSeconds, rule)
+		if grouped {
+			fmt.Fprintf(w, "\t%s", cmp.Or(p.Group, "-"))
+		}
+		fmt.Fprintf(w, "\t%s", obstacle)
+		if d.options.Surger != nil {
+			fmt.Fprintf(w, "\t%s", p.Surge)
+		}
+		fmt.Fprintln(w)
+		if p.EvictionRequest != nil {
+			asked = append(asked, fmt.Sprintf("%s/%s: %s", p.Namespace, p.Name, p.EvictionRequest))
+		}
 	}
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, line := range asked {
+		fmt.Fprintln(d.out, line)
+	}
+	return nil
 }

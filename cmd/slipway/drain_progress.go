@@ -48,6 +48,9 @@ func newProgressLine(w io.Writer) *progressLine {
 func (l *progressLine) show(p drain.Progress) {
 	for _, b := range p.BlockedPods() {
 		key := fmt.Sprintf("%s/%s %s %s", b.Namespace, b.Pod, b.Reason, b.PDB)
+		if b.Reason == drain.ObstacleSurge {
+			key += b.Detail // each step of a surge
+		}
 		if l.printed[key] {
 			continue
 		}

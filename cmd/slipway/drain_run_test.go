@@ -23,6 +23,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/slipway-dev/slipway/internal/cordon"
+	"github.com/slipway-dev/slipway/internal/drain"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/testing/must"
 	"github.com/slipway-dev/slipway/internal/testing/virtual"
@@ -51,6 +52,8 @@ type fakeDrainCluster struct {
 	neverAnswers func(method, path string) bool
 	// owners maps nodes to the field manager that last changed spec.unschedulable.
 	owners map[string]string
+	// surger, if set, starts successors in a drain.
+	surger drain.Surger
 	// patchedBy is the field manager of the latest patch, even if it failed.
 	patchedBy string
 }
@@ -321,6 +324,7 @@ func (c *fakeDrainCluster) runDrain(ctx context.Context, args ...string) drainRe
 	must.NoError(c.t, cmd.ParseFlags(args))
 	o, err := f.drainOptions()
 	must.NoError(c.t, err)
+	o.Surger = c.surger
 	var out, stderr bytes.Buffer
 	began := time.Now()
 	code := toExitCode(f.drainNodes(ctx, c.newClient(), cmd.Flags().Args(), o, &out, &stderr))

@@ -32,6 +32,9 @@ func TestI10BadDrainFlagsAreRefusedUnsent(t *testing.T) {
 		{[]string{"-l", "a in ("}, []string{"--selector", "a in"}},
 		{[]string{"pod/n"}, []string{`node "pod/n"`, "NAME or node/NAME"}},
 		{[]string{"n", "../pods"}, []string{`node "../pods"`, "NAME or node/NAME"}},
+		{[]string{"n", "--surge=maybe"}, []string{"--surge", `"maybe"`, "use never, annotated or always"}},
+		{[]string{"n", "--surge", "--surge-namespace="}, []string{"--surge-namespace", "want the namespace of Slipway"}},
+		{[]string{"n", "--surge", "--disable-eviction"}, []string{"--surge and --disable-eviction", "want only one"}},
 		{[]string{"n", "--nonsense"}, []string{"unknown flag: --nonsense"}},
 	} {
 		cmd := newRootCommand()

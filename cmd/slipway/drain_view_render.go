@@ -135,6 +135,9 @@ func (n *viewedNode) describeCounts() string {
 	if p.Waiting > 0 {
 		text += fmt.Sprintf(", %d waiting", p.Waiting)
 	}
+	if p.Surging > 0 {
+		text += fmt.Sprintf(" (%d for a successor)", p.Surging)
+	}
 	return text
 }
 
@@ -229,6 +232,12 @@ func newPodLine(b drain.BlockedPod, now time.Time) podLine {
 		line.rank, line.status = rankQueued, "waits for its turn"
 	case drain.ObstacleEarlierWave:
 		line.rank, line.status = rankQueued, "waits for pods of lower priority"
+	case drain.ObstacleSurge:
+		line.rank, line.at, line.color = rankBlocked, b.Since, cyan
+		line.status = "successor first, " + waited + ": " + b.Detail
+	case drain.ObstacleGroup:
+		line.rank, line.at, line.color = rankBlocked, b.Since, yellow
+		line.status = "waiting " + waited + ": " + b.Detail
 	case drain.ObstaclePDB:
 		line.rank, line.at, line.color = rankBlocked, b.Since, yellow
 		line.status = "waiting " + waited + " for PDB " + b.PDB + ": " + b.Detail

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 
@@ -33,6 +34,7 @@ instances of the existing kinds would fit them. All answers use kube-scheduler's
 	}
 	cmd.Flags().IntVar(&f.maxNodes, "max", -1, "maximum number of nodes to remove; negative means no limit")
 	f.rules.addFlags(cmd.Flags())
+	f.rules.addSurgeFlags(cmd.Flags())
 	f.output.addFlag(cmd.Flags())
 	f.cluster.addFlags(cmd.Flags())
 	return cmd
@@ -46,6 +48,9 @@ func (f *planFlags) run(cmd *cobra.Command, _ []string) error {
 	if err != nil {
 		return err
 	}
+	if err := f.rules.surge.validateForCluster(f.cluster); err != nil {
+		return err
+	}
 	o, err := f.cluster.readCluster(cmd.Context())
 	if err != nil {
 		return err
@@ -54,9 +59,24 @@ func (f *planFlags) run(cmd *cobra.Command, _ []string) error {
 	if err != nil {
 		return fmt.Errorf("no plan: %w", err)
 	}
-	return f.output.printAnswer(cmd.OutOrStdout(), answer, func(w io.Writer, wide bool) error {
-		return explain.PrintPlan(w, answer, wide)
+	victims := make([]string, len(answer.Remove.Victims))
+	for i := range answer.Remove.Victims {
+		victims[i] = answer.Remove.Victims[i].Node
+	}
+	surges, err := f.rules.predictSurges(cmd.Context(), f.cluster.kube, victims, cmd.ErrOrStderr())
+	if err != nil {
+		return err
+	}
+	return f.output.printAnswer(cmd.OutOrStdout(), planWithSurges{answer, surges}, func(w io.Writer, wide bool) error {
+		return errors.Join(explain.PrintPlan(w, answer, wide), printSurges(w, surges))
 	}, listVictimNames(answer)...)
+}
+
+// planWithSurges is the answer about the cluster.
+type planWithSurges struct {
+	*planner.Plan
+
+	Surges []podSurge `json:"surges,omitempty"`
 }
 
 // listVictimNames returns the names of the nodes to remove, in the order of removal.

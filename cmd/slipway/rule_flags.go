@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -9,6 +11,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/slipway-dev/slipway/internal/drain"
 	"github.com/slipway-dev/slipway/internal/drainability/grouppolicy"
 	"github.com/slipway-dev/slipway/internal/placement/planner"
 	"github.com/slipway-dev/slipway/internal/placement/saved"
@@ -20,6 +23,7 @@ type ruleFlags struct {
 	policy         string
 	force          bool
 	deleteEmptyDir bool
+	surge          surgeFlags
 }
 
 func (r *ruleFlags) addFlags(fs *pflag.FlagSet) {
@@ -31,6 +35,25 @@ func (r *ruleFlags) addFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&r.force, "force", false, "also evict pods without a controller")
 	fs.BoolVar(&r.deleteEmptyDir, "delete-emptydir-data", false,
 		"also evict pods that store data on the node (emptyDir, hostPath); the data is lost")
+}
+
+// addSurgeFlags adds the flags of `slipway drain --surge`, with which a command shows who would get a successor first.
+func (r *ruleFlags) addSurgeFlags(fs *pflag.FlagSet) {
+	r.surge.addFlags(fs, "also show which pods slipway drain --surge would start a successor for first, and which cannot have one: never, annotated or always")
+}
+
+// predictSurges returns which pods of the nodes would get a successor first, and which cannot have one. It returns nil
+// without --surge.
+func (r *ruleFlags) predictSurges(ctx context.Context, kube kubeFlags, nodes []string, stderr io.Writer) ([]podSurge, error) {
+	if !r.surge.enabled() {
+		return nil, nil
+	}
+	api, err := kube.newAPIClient()
+	if err != nil {
+		return nil, err
+	}
+	policy := r.plannerOptions(&saved.Objects{}).PodRules
+	return r.surge.predictSurges(ctx, api, nodes, drain.Options{Policy: &policy}, stderr)
 }
 
 func (r *ruleFlags) parsePolicy() (planner.Policy, error) {

@@ -56,12 +56,16 @@ colours.`,
 	}
 	cmd.Flags().BoolVar(&f.plain, "plain", false, "print each change as a line, even on a terminal")
 	f.rules.addFlags(cmd.Flags())
+	f.rules.addSurgeFlags(cmd.Flags())
 	f.cluster.kube.addFlags(cmd.Flags())
 	return cmd
 }
 
 func (f *topFlags) run(cmd *cobra.Command, _ []string) error {
 	if _, err := f.rules.parsePolicy(); err != nil {
+		return err
+	}
+	if err := f.rules.surge.validate(); err != nil {
 		return err
 	}
 	// The view shows problems of the libraries itself. Log lines would garble the screen.
@@ -182,7 +186,11 @@ func (a *topActions) ExplainNode(ctx context.Context, node string) (string, erro
 		if err != nil {
 			return err
 		}
-		return explain.PrintEvacuation(w, answer)
+		surges, err := a.rules.predictSurges(ctx, a.cluster.kube, []string{node}, w)
+		if err != nil {
+			return err
+		}
+		return errors.Join(explain.PrintEvacuation(w, answer), printSurges(w, surges))
 	})
 }
 

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
+	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -38,6 +40,7 @@ name, use node/NAME or pod/NAME.`,
 		RunE: f.run,
 	}
 	f.rules.addFlags(cmd.Flags())
+	f.rules.addSurgeFlags(cmd.Flags())
 	f.output.addFlag(cmd.Flags())
 	f.cluster.addFlags(cmd.Flags())
 	return cmd
@@ -49,6 +52,9 @@ func (f *whyFlags) run(cmd *cobra.Command, args []string) error {
 	}
 	policy, err := f.rules.parsePolicy()
 	if err != nil {
+		return err
+	}
+	if err := f.rules.surge.validateForCluster(f.cluster); err != nil {
 		return err
 	}
 	namespace, err := f.cluster.defaultNamespace()
@@ -72,8 +78,13 @@ func (f *whyFlags) run(cmd *cobra.Command, args []string) error {
 		if err != nil {
 			return err
 		}
-		return f.output.printAnswer(w, answer, func(w io.Writer, _ bool) error { return explain.PrintEvacuation(w, answer) },
-			formatName("Node", s.node))
+		surges, err := f.rules.predictSurges(cmd.Context(), f.cluster.kube, []string{s.node}, cmd.ErrOrStderr())
+		if err != nil {
+			return err
+		}
+		return f.output.printAnswer(w, evacuationWithSurges{answer, surges}, func(w io.Writer, _ bool) error {
+			return errors.Join(explain.PrintEvacuation(w, answer), printSurges(w, surges), printResponders(w, o.Pods, s.node))
+		}, formatName("Node", s.node))
 	}
 	answer, err := planner.JudgePendingPodFromObjects(o, s.pod)
 	if err != nil {
@@ -81,6 +92,31 @@ func (f *whyFlags) run(cmd *cobra.Command, args []string) error {
 	}
 	return f.output.printAnswer(w, answer, func(w io.Writer, wide bool) error { return explain.PrintPendingPod(w, answer, wide) },
 		formatName("Pod", s.pod.Name))
+}
+
+// evacuationWithSurges is the answer about a node.
+type evacuationWithSurges struct {
+	*planner.Evacuation
+
+	Surges []podSurge `json:"surges,omitempty"`
+}
+
+// printResponders prints which pods of the node have responders. A drain asks them before it evicts the pod.
+func printResponders(w io.Writer, pods []*corev1.Pod, node string) error {
+	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	header := "\nPOD\tASKED BEFORE ITS EVICTION\n"
+	for _, p := range pods {
+		if p.Spec.NodeName != node || len(p.Spec.EvictionResponders) == 0 {
+			continue
+		}
+		names := make([]string, len(p.Spec.EvictionResponders))
+		for i, r := range p.Spec.EvictionResponders {
+			names[i] = r.Name
+		}
+		fmt.Fprintf(out, "%s%s/%s\t%s\n", header, p.Namespace, p.Name, strings.Join(names, ", "))
+		header = ""
+	}
+	return out.Flush()
 }
 
 // subject is the node or the pod that the user asks about. Before resolveInCluster it can have both names.

@@ -204,6 +204,8 @@ func (l layout) controllerManagerArgs(o Options) []string {
 		"--service-account-private-key-file=" + l.path(pkiDir, "service-account.key"),
 		"--root-ca-file=" + l.path(pkiDir, "ca.crt"),
 		"--node-monitor-grace-period=" + o.NodeMonitorGracePeriod.String(),
+		// The default is 15 s, for which a test would wait.
+		"--horizontal-pod-autoscaler-sync-period=2s",
 	}
 }
 

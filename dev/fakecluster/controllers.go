@@ -3,6 +3,8 @@ package fakecluster
 import (
 	"cmp"
 	"encoding/json"
+	"hash/fnv"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -14,6 +16,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -38,6 +41,7 @@ var (
 	leases       = coordinationv1.SchemeGroupVersion.WithResource("leases")
 	statefulSets = appsv1.SchemeGroupVersion.WithResource("statefulsets")
 	deployments  = appsv1.SchemeGroupVersion.WithResource("deployments")
+	replicaSets  = appsv1.SchemeGroupVersion.WithResource("replicasets")
 	pdbs         = policyv1.SchemeGroupVersion.WithResource("poddisruptionbudgets")
 )
 
@@ -53,10 +57,13 @@ func (c *Cluster) runControllers() {
 			return
 		case now := <-tick.C:
 			c.mu.Lock()
-			if before := c.version; before != last || len(c.stopTimes) > 0 || len(orphans) > 0 {
+			if before := c.version; before != last || len(c.stopTimes) > 0 || len(c.startTimes) > 0 || len(orphans) > 0 {
 				last = before
+				forEachObject(c, services, c.reconcileService) // a tick after the kubelets, as a controller that lags
 				c.runKubeletsAndScheduler(now, orphans)
+				forEachObject(c, autoscalers, c.reconcileAutoscaler)
 				forEachObject(c, deployments, c.reconcileDeployment)
+				forEachObject(c, replicaSets, c.reconcileReplicaSet)
 				forEachObject(c, statefulSets, c.reconcileStatefulSet)
 				forEachObject(c, pdbs, c.reconcilePDB)
 			}
@@ -120,11 +127,33 @@ func (c *Cluster) runKubeletsAndScheduler(now time.Time, orphans map[types.UID]t
 		case p.DeletionTimestamp != nil && !now.Before(c.stopTimes[p.UID]):
 			endContainers(p, c.stopTimes[p.UID], now)
 			c.storeAndNotify(k, p)
-		case p.DeletionTimestamp == nil && p.Status.Phase == corev1.PodPending:
+		case p.DeletionTimestamp == nil && p.Status.Phase == corev1.PodPending && c.hasStarted(p, now):
 			markPodReady(p)
 			c.storeAndNotify(k, p)
 		}
 	})
+	for uid, at := range c.startTimes {
+		if now.After(at) { // its pod is Ready, or gone
+			delete(c.startTimes, uid)
+		}
+	}
+}
+
+// hasStarted reports whether the containers of a bound pod have started. Without controlplane.StartSecondsAnnotation
+// they start at once.
+func (c *Cluster) hasStarted(p *corev1.Pod, now time.Time) bool {
+	text := p.Annotations[controlplane.StartSecondsAnnotation]
+	if text == "" {
+		return true
+	}
+	seconds, err := strconv.ParseFloat(text, 64)
+	if err != nil { // controlplane.Never
+		return false
+	}
+	if _, ok := c.startTimes[p.UID]; !ok {
+		c.startTimes[p.UID] = now.Add(time.Duration(seconds * float64(time.Second)))
+	}
+	return !now.Before(c.startTimes[p.UID])
 }
 
 // setPodDefaults sets the fields that an API server sets in a new pod.
@@ -139,8 +168,11 @@ func setPodDefaults(p *corev1.Pod) {
 // markPodReady sets the status of a bound pod to running and Ready.
 func markPodReady(p *corev1.Pod) {
 	p.Status.Phase, p.Status.StartTime = corev1.PodRunning, new(metav1.Now())
+	p.Status.PodIP = podAddress(p.UID)
+	p.Status.PodIPs = []corev1.PodIP{{IP: p.Status.PodIP}}
 	p.Status.Conditions = []corev1.PodCondition{
-		{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}, {Type: corev1.PodReady, Status: corev1.ConditionTrue},
+		{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()},
+		{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()},
 	}
 	for _, container := range p.Spec.Containers {
 		p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, corev1.ContainerStatus{
@@ -251,19 +283,136 @@ func (c *Cluster) countSelectedPods(namespace string, labelSelector *metav1.Labe
 	return all, healthy
 }
 
-// reconcileDeployment creates the missing pods of a Deployment and updates its status. It uses no ReplicaSets.
+// reconcileDeployment keeps one ReplicaSet of a Deployment's template at the size of the Deployment, and updates the
+// Deployment's status. It sets the ReplicaSets of earlier templates to 0 at once.
 func (c *Cluster) reconcileDeployment(k objectKey, d *appsv1.Deployment) {
-	all, healthy := c.countSelectedPods(k.namespace, d.Spec.Selector)
-	for ; all < *d.Spec.Replicas; all++ {
-		c.createReplicaPod(k, d, "ReplicaSet", uuid.NewString()[:8], &d.Spec.Template)
+	current, revisions := c.newReplicaSet(d), 0
+	found := false
+	forEachObject(c, replicaSets, func(key objectKey, rs *appsv1.ReplicaSet) {
+		if !metav1.IsControlledBy(rs, d) {
+			return
+		}
+		revisions++
+		size := int32(0)
+		if rs.Name == current.Name {
+			found, size, current = true, *d.Spec.Replicas, rs
+		}
+		if *rs.Spec.Replicas != size {
+			c.resize(key, rs, size)
+		}
+	})
+	if !found {
+		current.Annotations = map[string]string{revisionAnnotation: strconv.Itoa(revisions + 1)}
+		_, _ = c.insertObject(replicaSets, current)
 	}
+	all, healthy := c.countSelectedPods(k.namespace, d.Spec.Selector)
 	status := appsv1.DeploymentStatus{
 		ObservedGeneration: d.Generation, Replicas: all, UpdatedReplicas: all, ReadyReplicas: healthy, AvailableReplicas: healthy,
+		UnavailableReplicas: max(0, *d.Spec.Replicas-healthy),
 	}
-	if d.Status.Replicas != status.Replicas || d.Status.ReadyReplicas != healthy || d.Status.ObservedGeneration != d.Generation {
+	if revision := current.Annotations[revisionAnnotation]; d.Annotations[revisionAnnotation] != revision || !equality.Semantic.DeepEqual(d.Status, status) {
+		d.Annotations = maps.Clone(d.Annotations)
+		metav1.SetMetaDataAnnotation(&d.ObjectMeta, revisionAnnotation, revision)
 		d.Status = status
 		c.storeAndNotify(k, d)
 	}
+}
+
+// revisionAnnotation numbers the templates of a Deployment.
+const revisionAnnotation = "deployment.kubernetes.io/revision"
+
+// newReplicaSet returns the ReplicaSet of a Deployment's template. Its name depends only on the template.
+func (c *Cluster) newReplicaSet(d *appsv1.Deployment) *appsv1.ReplicaSet {
+	hash := hashTemplate(&d.Spec.Template)
+	template, selector, replicas, isController := *d.Spec.Template.DeepCopy(), d.Spec.Selector.DeepCopy(), *d.Spec.Replicas, true
+	template.Labels = withLabel(template.Labels, appsv1.DefaultDeploymentUniqueLabelKey, hash)
+	selector.MatchLabels = withLabel(selector.MatchLabels, appsv1.DefaultDeploymentUniqueLabelKey, hash)
+	return &appsv1.ReplicaSet{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: d.Namespace, Name: d.Name + "-" + hash, Labels: template.Labels,
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: d.Name, UID: d.UID, Controller: &isController}},
+		},
+		Spec: appsv1.ReplicaSetSpec{Replicas: &replicas, Selector: selector, Template: template},
+	}
+}
+
+func hashTemplate(t *corev1.PodTemplateSpec) string {
+	raw, err := json.Marshal(t)
+	if err != nil {
+		panic(err)
+	}
+	sum := fnv.New32a()
+	sum.Write(raw)
+	return strconv.FormatUint(uint64(sum.Sum32()), 36)
+}
+
+func withLabel(labels map[string]string, key, value string) map[string]string {
+	out := map[string]string{key: value}
+	maps.Copy(out, labels)
+	return out
+}
+
+// reconcileReplicaSet creates the missing pods of a ReplicaSet, and deletes the pods that are too many in the order of the
+// real controller.
+func (c *Cluster) reconcileReplicaSet(k objectKey, rs *appsv1.ReplicaSet) {
+	if owner := metav1.GetControllerOf(rs); owner != nil && c.objects[objectKey{deployments, k.namespace, owner.Name}] == nil {
+		_, _ = c.deleteOrStartDeletion(k, metav1.DeleteOptions{})
+		return
+	}
+	var active []*corev1.Pod
+	ready := int32(0)
+	forEachObject(c, pods, func(_ objectKey, p *corev1.Pod) {
+		if metav1.IsControlledBy(p, rs) && p.DeletionTimestamp == nil && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
+			active = append(active, p)
+			if isPodReady(p) {
+				ready++
+			}
+		}
+	})
+	slices.SortFunc(active, compareForDeletion)
+	for range int(*rs.Spec.Replicas) - len(active) {
+		c.createReplicaPod(k, rs, "ReplicaSet", uuid.NewString()[:5], &rs.Spec.Template)
+	}
+	for _, p := range active[:max(0, len(active)-int(*rs.Spec.Replicas))] {
+		_, _ = c.deleteOrStartDeletion(objectKey{pods, p.Namespace, p.Name}, metav1.DeleteOptions{})
+	}
+	status := appsv1.ReplicaSetStatus{
+		Replicas: min(*rs.Spec.Replicas, int32(len(active))), FullyLabeledReplicas: min(*rs.Spec.Replicas, int32(len(active))),
+		ReadyReplicas: ready, AvailableReplicas: ready, ObservedGeneration: rs.Generation,
+	}
+	if now := c.objects[k].DeepCopyObject().(*appsv1.ReplicaSet); !equality.Semantic.DeepEqual(now.Status, status) {
+		now.Status = status
+		c.storeAndNotify(k, now)
+	}
+}
+
+// compareForDeletion orders the pods of a ReplicaSet: the first is deleted first
+// (https://github.com/kubernetes/kubernetes/blob/v1.37.2/pkg/controller/controller_utils.go, ActivePodsWithRanks).
+func compareForDeletion(a, b *corev1.Pod) int {
+	rank := func(is bool) int {
+		if is {
+			return 1
+		}
+		return 0
+	}
+	cost := func(p *corev1.Pod) int {
+		n, _ := strconv.Atoi(p.Annotations[corev1.PodDeletionCost])
+		return n
+	}
+	return cmp.Or(
+		rank(a.Spec.NodeName != "")-rank(b.Spec.NodeName != ""),
+		rank(a.Status.Phase == corev1.PodRunning)-rank(b.Status.Phase == corev1.PodRunning),
+		rank(isPodReady(a))-rank(isPodReady(b)),
+		cmp.Compare(cost(a), cost(b)),
+		b.CreationTimestamp.Compare(a.CreationTimestamp.Time),
+		strings.Compare(a.Name, b.Name),
+	)
+}
+
+func isPodReady(p *corev1.Pod) bool {
+	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
 }
 
 // createReplicaPod creates a pod that belongs to the given owner.

@@ -19,8 +19,10 @@ import (
 
 	"github.com/google/uuid"
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	resourcev1 "k8s.io/api/resource/v1"
@@ -52,6 +54,7 @@ type Cluster struct {
 	closed        chan struct{}
 	controllers   sync.WaitGroup
 	stopTimes     map[types.UID]time.Time // time at which a deleted pod has stopped
+	startTimes    map[types.UID]time.Time // time at which a bound pod becomes Ready
 	leaseRenewals map[string]int          // number of renewals of a node's Lease since power-on
 }
 
@@ -74,11 +77,11 @@ func New() (*Cluster, error) {
 	c := &Cluster{
 		scheme: runtime.NewScheme(), kinds: map[schema.GroupVersionResource]schema.GroupVersionKind{},
 		objects: map[objectKey]client.Object{}, changed: make(chan struct{}), closed: make(chan struct{}), version: 1,
-		stopTimes: map[types.UID]time.Time{}, leaseRenewals: map[string]int{},
+		stopTimes: map[types.UID]time.Time{}, startTimes: map[types.UID]time.Time{}, leaseRenewals: map[string]int{},
 	}
 	for _, add := range []func(*runtime.Scheme) error{
 		corev1.AddToScheme, appsv1.AddToScheme, policyv1.AddToScheme, storagev1.AddToScheme, resourcev1.AddToScheme,
-		coordinationv1.AddToScheme, eventsv1.AddToScheme, v1alpha1.AddToScheme,
+		coordinationv1.AddToScheme, eventsv1.AddToScheme, discoveryv1.AddToScheme, autoscalingv2.AddToScheme, v1alpha1.AddToScheme,
 	} {
 		if err := add(c.scheme); err != nil {
 			return nil, err
@@ -195,6 +198,10 @@ func (c *Cluster) serveRequest(w http.ResponseWriter, r request) error {
 // serveObjectRequest serves a request that names one object.
 func (c *Cluster) serveObjectRequest(r request) (o any, code int, err error) {
 	code = http.StatusOK
+	if r.subresource == "scale" {
+		o, err = c.serveScale(r)
+		return o, code, err
+	}
 	switch r.Method {
 	case http.MethodGet:
 		o, err = c.getObject(r.objectKey)
@@ -253,6 +260,7 @@ func (c *Cluster) createObject(r request) (client.Object, error) {
 	if o.GetName() == "" {
 		o.SetName(o.GetGenerateName() + uuid.NewString()[:8])
 	}
+	recordSizeManager(nil, o, r.fieldManager(), "")
 	return c.insertObject(r.resource, o)
 }
 
@@ -322,6 +330,7 @@ func (c *Cluster) replaceObjectIfUnchanged(r request, o client.Object) (client.O
 	if o, err = c.mergeSubresource(r.subresource, before, o); err != nil {
 		return nil, err
 	}
+	recordSizeManager(before, o, r.fieldManager(), r.subresource)
 	if equalIgnoringVersion(before, o) {
 		return before, nil
 	}

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -39,10 +40,16 @@ func kindOf(client kubernetes.Interface, object runtime.Object) (objectKind, err
 		return objectKind{"namespaces", client.CoreV1().RESTClient(), nil}, nil
 	case *schedulingv1.PriorityClass:
 		return objectKind{"priorityclasses", client.SchedulingV1().RESTClient(), nil}, nil
+	case *corev1.Service:
+		return objectKind{"services", client.CoreV1().RESTClient(), nil}, nil
+	case *autoscalingv2.HorizontalPodAutoscaler:
+		return objectKind{"horizontalpodautoscalers", client.AutoscalingV2().RESTClient(), nil}, nil
 	case *corev1.Pod:
 		return objectKind{"pods", client.CoreV1().RESTClient(), isPodSettled}, nil
 	case *appsv1.Deployment:
 		return objectKind{"deployments", client.AppsV1().RESTClient(), isDeploymentSettled}, nil
+	case *appsv1.ReplicaSet:
+		return objectKind{"replicasets", client.AppsV1().RESTClient(), isReplicaSetSettled}, nil
 	case *appsv1.StatefulSet:
 		return objectKind{"statefulsets", client.AppsV1().RESTClient(), isStatefulSetSettled}, nil
 	case *appsv1.DaemonSet:
@@ -152,6 +159,12 @@ func isDeploymentSettled(o runtime.Object) bool {
 	want := *d.Spec.Replicas
 	return d.Status.ObservedGeneration >= d.Generation && d.Status.Replicas == want &&
 		d.Status.UpdatedReplicas == want && d.Status.ReadyReplicas == want
+}
+
+func isReplicaSetSettled(o runtime.Object) bool {
+	rs := o.(*appsv1.ReplicaSet)
+	want := *rs.Spec.Replicas
+	return rs.Status.ObservedGeneration >= rs.Generation && rs.Status.Replicas == want && rs.Status.ReadyReplicas == want
 }
 
 func isStatefulSetSettled(o runtime.Object) bool {

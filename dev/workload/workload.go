@@ -59,6 +59,23 @@ func (a App) Deployment() *appsv1.Deployment {
 	}
 }
 
+// ReplicaSet returns a ReplicaSet of the App's pods that no Deployment owns.
+func (a App) ReplicaSet() *appsv1.ReplicaSet {
+	replicas := a.replicas()
+	return &appsv1.ReplicaSet{
+		ObjectMeta: a.meta(),
+		Spec:       appsv1.ReplicaSetSpec{Replicas: &replicas, Selector: a.selector(), Template: a.template()},
+	}
+}
+
+// Service returns a Service of the App's pods.
+func (a App) Service() *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: a.meta(),
+		Spec:       corev1.ServiceSpec{Selector: a.selector().MatchLabels, Ports: []corev1.ServicePort{{Port: 80}}},
+	}
+}
+
 // StatefulSet returns a StatefulSet of the App's pods. A replacement pod has the name of the pod that it replaces.
 func (a App) StatefulSet() *appsv1.StatefulSet {
 	replicas := a.replicas()

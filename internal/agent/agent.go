@@ -80,6 +80,14 @@ type Approver interface {
 	Approve(ctx context.Context, ids ...string) error
 }
 
+// Surger starts successors of pods before they leave the node. *surge.Surger implements it.
+type Surger interface {
+	drain.Surger
+	// RestoreExpired restores the sizes of owners whose surge was left behind by a crashed process. It returns when ctx
+	// ends.
+	RestoreExpired(ctx context.Context)
+}
+
 // Options configures an agent. A field is required unless its comment names a default.
 type Options struct {
 	Node         string
@@ -93,10 +101,13 @@ type Options struct {
 	Sources  []Source
 	Approver Approver // approves interruptions; nil never approves
 	// Approvers approve the interruptions of some sources instead of Approver, by the name of the source.
-	Approvers      map[string]Approver
-	Volumes        drain.VolumeAPI
-	Policy         NoticePolicy
-	DeadlineMargin time.Duration
+	Approvers map[string]Approver
+	Volumes   drain.VolumeAPI
+	Surger    Surger // starts successors of pods before they leave; nil starts none
+	// EvictionRequests asks the responders of a pod before its eviction; nil asks nobody.
+	EvictionRequests drain.EvictionRequestAPI
+	Policy           NoticePolicy
+	DeadlineMargin   time.Duration
 	// ConditionDrainTimeout limits a drain for a node condition; 0 lets it continue while the condition is true.
 	ConditionDrainTimeout time.Duration
 	// DrainSlots limits how many nodes are drained at once for notices that can wait; nil disables the limit.
@@ -151,7 +162,9 @@ type Agent struct {
 	notices            map[string]*noticeState    // by claim owner
 	reportedUnreadable map[string]map[string]bool // unreadable parts already reported, by source
 	drain              *drainRun
-	extension          deadlineExtension
+	// mayHaveLeftRequests is true if an earlier process may have left EvictionRequests, and no drain has followed.
+	mayHaveLeftRequests bool
+	extension           deadlineExtension
 	// loggedPods has the states of the pods in the latest drain report in the log, if its drain ended at the deadline.
 	loggedPods string
 	// drainedByThisProcess is true once this process has drained the node, and not only an earlier one.
@@ -212,6 +225,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	if a.options.DrainSlots != nil {
 		group.Go(func() { a.reconcileOnDrainSlotChange(work) })
+	}
+	if a.options.Surger != nil {
+		group.Go(func() { a.options.Surger.RestoreExpired(work) })
 	}
 	defer context.AfterFunc(ctx, func() { a.interruptAndEnqueue(work, func(context.Context) {}) })()
 	defer a.waitForEvents() // stopping the drain may queue one more

@@ -182,6 +182,14 @@ func (a *Agent) buildDrainSpec(now time.Time) (spec drainSpec, needed bool) {
 	return o, len(o.demands) > 0
 }
 
+// drainSurger returns the Surger of drains, or nil. An interface with a nil Surger in it would not be nil.
+func (a *Agent) drainSurger() drain.Surger {
+	if a.options.Surger == nil {
+		return nil
+	}
+	return a.options.Surger
+}
+
 func (a *Agent) startDrain(ctx context.Context, o drainSpec) {
 	now := time.Now()
 	run := &drainRun{spec: o, done: make(chan struct{}), throttleEnd: now.Add(throttleTime(o.terms.Deadline, now))}
@@ -190,7 +198,8 @@ func (a *Agent) startDrain(ctx context.Context, o drainSpec) {
 	work, run.cancel = context.WithCancel(ctx)
 	run.drain = drain.New(a.options.API, drain.Options{
 		Node: a.options.Node, PolicyForPod: o.podPolicy, ShouldDrainPod: o.matchesPod, TimeLimits: o.terms, Volumes: a.options.Volumes, Logger: a.log,
-		GraceSeconds: a.options.GracePeriodSeconds, DisableEviction: a.options.DisableEviction, OnProgress: a.newProgressHandler(run),
+		GraceSeconds: a.options.GracePeriodSeconds, DisableEviction: a.options.DisableEviction, EvictionRequests: a.options.EvictionRequests,
+		OnProgress: a.newProgressHandler(run), Surger: a.drainSurger(),
 		OnDrained: func(r drain.Report) {
 			run.reportDelivered.Store(true)
 			a.enqueueUpdate(work, func(context.Context) { a.recordNodeDrained(run, r) })
@@ -201,7 +210,7 @@ func (a *Agent) startDrain(ctx context.Context, o drainSpec) {
 		},
 		WasDrained: a.isDrainedReported(),
 	})
-	a.drain = run
+	a.drain, a.mayHaveLeftRequests = run, false // it takes them over
 	doing := "draining"
 	if !a.needsDrainNow(now) {
 		doing = "keeping the drained node empty"
@@ -345,6 +354,20 @@ func (a *Agent) recordStoppedDrain(r drain.Report) {
 	a.logReport(r)
 	if slices.ContainsFunc(r.Pods, func(p drain.PodReport) bool { return p.Removal == drain.ForceDeleted }) {
 		a.events.queueEvent(newDrainStoppedEvent(r))
+	}
+}
+
+// deleteLeftRequestsOnce deletes the EvictionRequests that a crashed process has left, if its drain does not continue. A
+// failure only leaves requests that end with their pods.
+func (a *Agent) deleteLeftRequestsOnce(ctx context.Context) {
+	if !a.mayHaveLeftRequests || a.options.EvictionRequests == nil || a.options.DryRun || a.drain != nil {
+		return
+	}
+	a.mayHaveLeftRequests = false
+	bounded, cancel := a.withStepTimeout(ctx, nil)
+	defer cancel()
+	if err := drain.DeleteEvictionRequests(bounded, a.options.EvictionRequests, a.options.Node); err != nil {
+		a.log.Warn("cannot delete the EvictionRequests of an earlier process: they end with their pods", "err", err)
 	}
 }
 

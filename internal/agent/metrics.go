@@ -27,12 +27,21 @@ type Metrics struct {
 	drainSeconds                           *observe.Histogram
 	podEnds                                *observe.Vec[observe.Counter]
 	forcedPods, cutShortPods               *observe.Counter
+	surges, surgeRefusals                  *observe.Vec[observe.Counter]
+	surgeSeconds                           *observe.Counter
+	surgesNotRestored, surgesRestored      *observe.Counter
 }
 
 // obstacleLabels are the values of the label reason for pods that cannot be evicted.
 var obstacleLabels = []drain.ObstacleKind{
 	drain.ObstaclePDB, drain.ObstacleMultiplePDBs, drain.ObstacleAPIServerBusy, drain.ObstacleForbidden, drain.ObstacleWebhook, drain.ObstacleError, drain.ObstaclePolicy,
+	drain.ObstacleSurge,
+	drain.ObstacleGroup,
+	drain.ObstacleResponder,
 }
+
+// surgeSucceeded is the result label of a surge after which the pod left. The other labels are reasons of package surge.
+const surgeSucceeded = "succeeded"
 
 // pollOK is the result label of a successful poll; the other labels are poll.Class values.
 const pollOK = "ok"
@@ -64,6 +73,12 @@ func NewMetrics(r *observe.Registry) *Metrics {
 		podEnds:      r.Counter("slipway_drain_pod_ends_total", "Pods that had to be removed, by how they ended.", "end"),
 		forcedPods:   r.Counter("slipway_drain_forced_pods_total", "Forced deletions: pods deleted without eviction, because a deadline left no more time.").With(),
 		cutShortPods: r.Counter("slipway_drain_shortened_grace_pods_total", "Pods killed with less than their grace period.").With(),
+
+		surges:            r.Counter("slipway_surges_total", "Surges that ended, by result: succeeded, or why the pod has not left by the surge.", "result"),
+		surgeRefusals:     r.Counter("slipway_surge_refusals_total", "Refused surges, by reason. A pod that waits counts at each decision.", "reason"),
+		surgeSeconds:      r.Counter("slipway_surge_gained_seconds_total", "Time that pods kept running while their successors started, in seconds.").With(),
+		surgesNotRestored: r.Counter("slipway_surges_not_restored_total", "Surges whose drain could not restore the size of the owner. Another process does.").With(),
+		surgesRestored:    r.Counter("slipway_surges_restored_total", "Surges of ended processes whose size this process has restored.").With(),
 	}
 	for _, t := range notice.Types() {
 		m.Ended.With(string(t))
@@ -82,6 +97,7 @@ func NewMetrics(r *observe.Registry) *Metrics {
 	for _, o := range drain.Outcomes() {
 		m.drains.With(string(o))
 	}
+	m.surges.With(surgeSucceeded)
 	for _, e := range []drain.PodEnd{drain.Stopped, drain.Killed, drain.Vanished} {
 		m.podEnds.With(string(e))
 	}
@@ -135,8 +151,29 @@ func (m *Metrics) recordDrain(r drain.Report) {
 		if p.WasCutShort() {
 			m.cutShortPods.Inc()
 		}
+		if p.Surge != nil && p.Surge.Result.RestoreErr != nil {
+			m.surgesNotRestored.Inc()
+		}
 	}
 }
+
+// SurgeStarted implements surge.Metrics.
+func (*Metrics) SurgeStarted() {}
+
+// SurgeSucceeded implements surge.Metrics.
+func (m *Metrics) SurgeSucceeded(gained time.Duration) {
+	m.surges.With(surgeSucceeded).Inc()
+	m.surgeSeconds.Add(gained.Seconds())
+}
+
+// SurgeFailed implements surge.Metrics.
+func (m *Metrics) SurgeFailed(reason string) { m.surges.With(reason).Inc() }
+
+// SurgeRefused implements surge.Metrics.
+func (m *Metrics) SurgeRefused(reason string) { m.surgeRefusals.With(reason).Inc() }
+
+// RecordRestored implements surge.Metrics.
+func (m *Metrics) RecordRestored() { m.surgesRestored.Inc() }
 
 // updateNoticeMetrics sets the gauges that count the notices that have not ended.
 func (a *Agent) updateNoticeMetrics() {

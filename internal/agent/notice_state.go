@@ -208,6 +208,7 @@ func (a *Agent) resumeNoticeFromRecord(r cordon.Record) {
 	// A record without a cordon may be the rest of a claim that was only partly removed. So it is written or removed
 	// again.
 	h.recordedPhase = h.Phase
+	a.mayHaveLeftRequests = a.mayHaveLeftRequests || h.Phase.isDraining()
 	a.handleInput(&h, inputResumed, time.Now())
 	h.claim.state = claimUncertain
 	if r.Cordon != "" {

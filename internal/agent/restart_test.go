@@ -108,6 +108,17 @@ func TestI8NoticeEndedDuringAnOutageEvictsNoPod(t *testing.T) {
 	}
 }
 
+// runSilentAndPartial runs a test with a source that is silent after a start, and with one that reads only a part of its
+// notices.
+func runSilentAndPartial(t *testing.T, name string, test func(t *testing.T, m *testNode)) {
+	for suffix, isPartial := range map[string]bool{"": false, ", partly read": true} {
+		t.Run(name+suffix, testNodeTest(5*time.Second, func(t *testing.T, m *testNode) {
+			m.source.isPartial = isPartial
+			test(t, m)
+		}))
+	}
+}
+
 // The metadata service does not answer until the instance is gone.
 func TestRecordedPreemptIsEnoughUntilItsDeadline(t *testing.T) {
 	for _, tt := range []struct {
@@ -123,7 +134,7 @@ func TestRecordedPreemptIsEnoughUntilItsDeadline(t *testing.T) {
 		{notice.Reboot, 10 * time.Second, false},
 		{notice.Freeze, 10 * time.Second, false},
 	} {
-		t.Run(string(tt.kind)+" after "+tt.away.String(), testNodeTest(5*time.Second, func(t *testing.T, m *testNode) {
+		runSilentAndPartial(t, string(tt.kind)+" after "+tt.away.String(), func(t *testing.T, m *testNode) {
 			m.denyEvictions("web")
 			m.startAgent(t, 0, nil)
 			n := newNotice(tt.kind, "e", 2*time.Minute)
@@ -144,13 +155,13 @@ func TestRecordedPreemptIsEnoughUntilItsDeadline(t *testing.T) {
 			if !m.evictionTime().IsZero() || m.cluster.runningDrains("n") > 0 {
 				t.Errorf("a pod was evicted at %s, past the deadline, without reading the source", m.evictionTime())
 			}
-		}))
+		})
 	}
 }
 
 func TestNoticeStillListedAfterARestartContinues(t *testing.T) {
 	for _, kind := range notice.Types() {
-		t.Run(string(kind), testNodeTest(5*time.Second, func(t *testing.T, m *testNode) {
+		runSilentAndPartial(t, string(kind), func(t *testing.T, m *testNode) {
 			if kind == notice.Condition {
 				m.source.name = "condition"
 			}
@@ -166,7 +177,7 @@ func TestNoticeStillListedAfterARestartContinues(t *testing.T) {
 			if m.evictionTime().IsZero() && kind != notice.Freeze { // its deadline has passed
 				t.Error("no pod was evicted after the source was read")
 			}
-		}))
+		})
 	}
 }
 

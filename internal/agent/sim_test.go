@@ -429,6 +429,10 @@ func (m *testNode) WatchPodDisruptionBudgets(ctx context.Context, _ string, h ku
 	return ctx.Err()
 }
 
+func (m *testNode) GetPodGroup(context.Context, string, string) (*kubeapi.PodGroup, error) {
+	return nil, fmt.Errorf("podgroups are not served")
+}
+
 func (m *testNode) CreateEvent(ctx context.Context, e kubeapi.Event) error {
 	select {
 	case <-ctx.Done():
@@ -512,6 +516,7 @@ type fakeSource struct {
 	notices    []notice.Notice
 	problems   []notice.Problem // unreadable entries
 	startDelay time.Duration    // how long it is unreadable after a start
+	isPartial  bool             // in that time it emits incomplete snapshots without notices
 	clockAhead time.Duration    // how far the node's clock is ahead
 }
 
@@ -566,8 +571,11 @@ func (s *fakeSource) setClockAhead(ahead time.Duration) {
 
 func (s *fakeSource) Run(ctx context.Context, emit func(notice.Snapshot)) {
 	s.mu.Lock()
-	silent := s.startDelay
+	silent, isPartial := s.startDelay, s.isPartial
 	s.mu.Unlock()
+	if silent > 0 && isPartial {
+		emit(notice.Snapshot{At: time.Now(), Incomplete: true})
+	}
 	select {
 	case <-ctx.Done():
 	case <-time.After(silent):

@@ -14,7 +14,7 @@ import (
 // not have.
 func (a *Agent) storeSnapshotAndLogProblems(source string, s notice.Snapshot) {
 	before, known := a.snapshots[source]
-	if !known {
+	if !known || before.Incomplete {
 		a.extendPassedDeadlines(source, s)
 	}
 	a.snapshots[source] = s
@@ -43,7 +43,7 @@ func (a *Agent) storeSnapshotAndLogProblems(source string, s notice.Snapshot) {
 }
 
 // extendPassedDeadlines gives the remaining pods more time if a recorded notice is still listed after its deadline. It
-// is called with the first snapshot of a source after a restart. A record of an earlier agent alone gives no more time,
+// is called with the snapshots of a source after a restart, up to the first complete one. A record of an earlier agent alone gives no more time,
 // because the notice may have ended.
 func (a *Agent) extendPassedDeadlines(source string, s notice.Snapshot) {
 	now := time.Now()
@@ -69,6 +69,7 @@ func (a *Agent) mayActOnNotice(h *noticeState, now time.Time) bool {
 		return true
 	}
 	s, known := a.snapshots[h.Notice.Source]
+	known = known && !s.Incomplete
 	mayAct := known && !s.HasEnded(h.Notice.ID) || !known && !h.canWait()
 	return mayAct && now.Before(h.Decision.Deadline) && !h.Seen.First.After(now)
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice/condition"
 	"github.com/slipway-dev/slipway/internal/notify"
 	"github.com/slipway-dev/slipway/internal/semaphore"
+	"github.com/slipway-dev/slipway/internal/surge"
 )
 
 // Agent holds all options of `slipway agent`.
@@ -63,19 +64,23 @@ type Agent struct {
 
 	MaxConcurrentDrains int
 	Namespace           string
+	// Surge is a surge.Mode.
+	Surge string
 
 	DeadlineMargin  time.Duration
 	Acknowledge     bool
 	WaitForDetach   bool
 	GracePeriod     int64 // seconds; negative means the pods' own grace period
 	DisableEviction bool
-	StopGrace       time.Duration
-	ExitAfterDrain  bool
-	TaintEffect     string
-	TaintKey        string
-	TaintValue      string
-	Labels          map[string]string
-	DryRun          bool
+	// EvictionRequests is EvictionRequestsAuto or EvictionRequestsNever.
+	EvictionRequests string
+	StopGrace        time.Duration
+	ExitAfterDrain   bool
+	TaintEffect      string
+	TaintKey         string
+	TaintValue       string
+	Labels           map[string]string
+	DryRun           bool
 
 	Listen    string
 	Profiling bool
@@ -119,12 +124,14 @@ func (a *Agent) RegisterFlags(fs *pflag.FlagSet) {
 
 	fs.IntVar(&a.MaxConcurrentDrains, "max-concurrent-drains", 0, fmt.Sprintf("how many nodes of the cluster may drain at once if the drain can wait, at most %d; 0 means no limit", semaphore.MaxLimit))
 	fs.StringVar(&a.Namespace, "namespace", os.Getenv("POD_NAMESPACE"), "namespace of the agents and their Leases (default $POD_NAMESPACE)")
+	fs.StringVar(&a.Surge, "surge", string(surge.Off), "start a pod's successor before its eviction, if its owner would have no ready pod: never, annotated (with "+surge.Annotation+": \"true\") or always")
 
 	fs.DurationVar(&a.DeadlineMargin, "deadline-margin", agent.DefaultDeadlineMargin, "time before the deadline that stays free for reporting ended pods")
 	fs.BoolVar(&a.Acknowledge, "acknowledge", true, "acknowledge a notice to the cloud when every VM of the notice is drained")
 	fs.BoolVar(&a.WaitForDetach, "wait-for-detach", false, "treat a node as drained only when its pods' volumes are detached")
 	fs.Int64Var(&a.GracePeriod, "grace-period", -1, "grace period of every pod in seconds; negative means the pod's own")
 	fs.BoolVar(&a.DisableEviction, "disable-eviction", false, "delete pods instead of evicting them, which bypasses all PodDisruptionBudgets")
+	fs.StringVar(&a.EvictionRequests, "eviction-requests", EvictionRequestsAuto, EvictionRequestsUsage)
 	fs.DurationVar(&a.StopGrace, "stop-grace", 0, "how long a stopping agent waits for a running drain, 0 to 10m; the next agent continues the drain")
 	fs.BoolVar(&a.ExitAfterDrain, "exit-after-drain", false, "exit when the node is drained")
 	fs.StringVar(&a.TaintEffect, "taint-effect", "", "also taint the node: NoSchedule, PreferNoSchedule, or NoExecute (after the drain)")
@@ -142,6 +149,13 @@ func (a *Agent) RegisterFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&a.TraceEndpoint, "trace-endpoint", "", "send traces to this URL by OTLP/HTTP, such as http://collector:4318/v1/traces; "+
 		"empty means none, unless $OTEL_EXPORTER_OTLP_ENDPOINT is set")
 }
+
+// The values of --eviction-requests, and its usage.
+const (
+	EvictionRequestsAuto  = "auto"
+	EvictionRequestsNever = "never"
+	EvictionRequestsUsage = "ask the evictionResponders of a pod before its eviction if the cluster serves EvictionRequests: auto or never"
+)
 
 // NewDefaultAgent returns the options with the defaults of all flags.
 func NewDefaultAgent() Agent {
@@ -240,7 +254,7 @@ func (a *Agent) validatePolicy() error {
 	return errors.Join(errs...)
 }
 
-// validateConditions validates the condition rules and the options of drain slots.
+// validateConditions validates the condition rules, and the options that need Leases: drain slots and surges.
 func (a *Agent) validateConditions() error {
 	var errs []error
 	bad := a.newErrorCollector(&errs)
@@ -262,6 +276,11 @@ func (a *Agent) validateConditions() error {
 	if a.MaxConcurrentDrains > 0 && a.Namespace == "" {
 		bad("namespace", a.Namespace, "the namespace of the agents (in a pod: POD_NAMESPACE from metadata.namespace), which --max-concurrent-drains needs")
 	}
+	if mode, err := surge.ParseMode(a.Surge); err != nil {
+		bad("surge", a.Surge, "never, annotated or always")
+	} else if mode.Enabled() && a.Namespace == "" {
+		bad("namespace", a.Namespace, "the namespace of the agents (in a pod: POD_NAMESPACE from metadata.namespace), which --surge needs")
+	}
 	return errors.Join(errs...)
 }
 
@@ -274,6 +293,9 @@ func (a *Agent) validateDrain() error {
 	}
 	if a.StopGrace < 0 || a.StopGrace > 10*time.Minute {
 		bad("stop-grace", a.StopGrace, "0 to 10m")
+	}
+	if !slices.Contains([]string{EvictionRequestsAuto, EvictionRequestsNever}, a.EvictionRequests) {
+		bad("eviction-requests", a.EvictionRequests, "auto or never")
 	}
 	if taint := a.BuildTaint(); slices.Contains([]string{"NoSchedule", "PreferNoSchedule", "NoExecute"}, taint.Effect) {
 		if err := taint.Validate(); err != nil {

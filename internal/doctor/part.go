@@ -11,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/slipway-dev/slipway/internal/surge"
 )
 
 // PartKind is the kind of a part of Slipway: agent, manager or cloudpool.
@@ -46,6 +48,7 @@ const (
 	leaderElect         = "leader-elect"
 	installCRDs         = "install-crds"
 	maxConcurrentDrains = "max-concurrent-drains"
+	surgeFlag           = "surge"
 )
 
 // Part is one workload of Slipway that is installed in the cluster.
@@ -65,13 +68,13 @@ type Part struct {
 
 func (p *Part) namespace() string { return p.Object.Namespace }
 
-// isFlagEnabled reports whether a boolean flag is true, on the command line or by default.
+// isFlagEnabled reports whether a flag is true, or is neither 0 nor never, on the command line or by default.
 func (p *Part) isFlagEnabled(flag string) bool {
 	v, ok := p.flagValue(flag)
 	if !ok {
 		v, ok = flagDefaults[cmp.Or(p.Command, string(p.Kind))][flag]
 	}
-	return ok && v != "false" && v != "0"
+	return ok && v != "false" && v != "0" && v != string(surge.Off)
 }
 
 // isCompatibilityCommand reports whether the part is a manager that runs a compatibility command. Its NodeGroup comes

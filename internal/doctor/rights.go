@@ -108,11 +108,37 @@ func listAgentRights() []Permission {
 		changeRights(newRights("", "pods", "delete", "to delete a pod at the deadline if a disruption budget blocks its eviction; otherwise it is killed with the instance"), setOptional),
 		changeRights(newRights("", "pods/status", "patch", "to set the condition DisruptionTarget of a deleted pod; otherwise its Job counts a failure"), setOptional),
 		newRights("policy", "poddisruptionbudgets", "list watch", "to name the blocking disruption budget, and to continue when it allows evictions"),
+		changeRights(newRights("scheduling.k8s.io", "podgroups", "get", "to read whether the pods of a PodGroup lose their work together; otherwise each PodGroup counts so"), setOptional),
+		listEvictionRequestRights(),
 		newRights("", "events", "create", "to write events"),
 		changeRights(newRights("", "persistentvolumeclaims", "get", "--wait-for-detach"), withFlag("wait-for-detach")),
 		changeRights(newRights(storageGroup, "volumeattachments", "list", "--wait-for-detach"), withFlag("wait-for-detach")),
 		listDrainSlotRights(),
+		listSurgeRights(),
 	)
+}
+
+// listSurgeRights returns the permissions of an agent that starts successors of pods.
+func listSurgeRights() []Permission {
+	const owner, size = "--surge: to read a pod's owner", "--surge: to start the successor of a pod"
+	return changeRights(slices.Concat(
+		newRights("apps", "deployments", "get", owner), newRights("apps", "replicasets", "get", owner),
+		newRights("apps", "deployments/scale", "update", size), newRights("apps", "replicasets/scale", "update", size),
+		newRights("autoscaling", "horizontalpodautoscalers", "get list patch", size),
+		newRights("", "pods", "get patch", "--surge: to set the deletion cost of a pod"),
+		newRights("discovery.k8s.io", "endpointslices", "list", "--surge: to wait until the successor gets traffic"),
+		newRights("", "persistentvolumeclaims", "get", "--surge: to find volumes that only one node can use"),
+		changeRights(newRights(coordinationGroup, "leases", "get list create update delete", "--surge: to record surges, and to restore those of crashed agents"), setPartNamespace),
+	), withFlag(surgeFlag))
+}
+
+// listEvictionRequestRights returns the permissions to ask the responders of pods. Without them the pods are evicted.
+func listEvictionRequestRights() []Permission {
+	const group = "lifecycle.k8s.io"
+	return changeRights(slices.Concat(
+		newRights(group, "evictionrequests", "list watch create patch delete", "to ask the responders of a pod before its eviction"),
+		newRights(group, "evictions", "list watch", "to read what the responders of a pod answer"),
+	), setOptional)
 }
 
 func listDrainSlotRights() []Permission {
@@ -132,7 +158,9 @@ func listManagerRights(p *Part) []Permission {
 		changeRights(newRights("", "nodes/status", "patch", "to set the node's lifecycle conditions"), setOptional),
 		newRights("", "pods", "list watch", "to read the pods of retired and of idle nodes"),
 		newRights("", "pods/eviction", "create", "to drain"),
+		listEvictionRequestRights(),
 		newRights("policy", "poddisruptionbudgets", "list watch", "to name the blocking disruption budget"),
+		changeRights(newRights("scheduling.k8s.io", "podgroups", "get", "to read whether the pods of a PodGroup lose their work together; otherwise each PodGroup counts so"), setOptional),
 		newRights("", "persistentvolumeclaims", "get list watch", "to know whether pods with volumes fit elsewhere"),
 		newRights(storageGroup, "volumeattachments", "list watch", "to know whether volumes are detached, and the volume limits of nodes"),
 		newRights(storageGroup, "storageclasses", "list watch", "to know whether pods with volumes fit elsewhere"),
@@ -215,6 +243,8 @@ func checkPartRights(f *Facts) []Finding {
 		switch {
 		case a.Permission.flag == installCRDs:
 			finding.Remedy = "bind it to the ClusterRole of deploy/manager/install-crds.yaml"
+		case a.Permission.flag == surgeFlag:
+			finding.Remedy = "add the component deploy/agent/surge to its kustomization, or set agent.config.surge of the chart"
 		case a.Permission.Name != "" && a.Permission.flag == leaderElect && a.Part.isCompatibilityCommand():
 			finding.Remedy = fmt.Sprintf("add this Lease to its Role, as docs/moving-from-%s.md says", a.Part.Command)
 		}

@@ -70,7 +70,7 @@ func TestPartRightsMatchShippedRoles(t *testing.T) {
 	for kind, c := range map[PartKind]struct {
 		roles, files, more []string
 	}{
-		Agent: {roles: []string{"slipway-agent"}, files: []string{"agent/rbac.yaml"}},
+		Agent: {roles: []string{"slipway-agent", "slipway-agent-surge"}, files: []string{"agent/rbac.yaml", "agent/surge/rbac.yaml"}},
 		Manager: {
 			roles: []string{"slipway-manager", "slipway-manager-install-crds"},
 			files: []string{"manager/rbac.yaml", "manager/install-crds.yaml"},

@@ -360,7 +360,15 @@ func newRuleCases() map[string]map[string]ruleCase {
 				changeFacts(newEmptyCluster(), func(f *Facts) { f.Nodes = []*corev1.Node{newAzureNode("node-a")} }),
 				[]string{"note Node node-a: it is unknown whether it reaches the metadata service: no agent"},
 			},
-			"not an Azure node":          {changeFacts(newEmptyCluster(), func(f *Facts) { f.Nodes = []*corev1.Node{newNode("node-a")} }), nil},
+			"no agent on AWS": {
+				changeFacts(newEmptyCluster(), func(f *Facts) {
+					n := newNode("node-a")
+					n.Spec.ProviderID = "aws:///eu-west-1a/i-0123456789abcdef0"
+					f.Nodes = []*corev1.Node{n}
+				}),
+				[]string{"note Node node-a: it is unknown whether it reaches the metadata service: no agent"},
+			},
+			"no cloud":                   {changeFacts(newEmptyCluster(), func(f *Facts) { f.Nodes = []*corev1.Node{newNode("node-a")} }), nil},
 			"metrics show a recent read": {newInstallationWithLastRead(LastRead{At: noon.Add(-time.Second)}), nil},
 			"metrics show an old read": {
 				newInstallationWithLastRead(LastRead{At: noon.Add(-time.Hour)}),

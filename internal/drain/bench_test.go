@@ -44,6 +44,11 @@ func (hangingAPI) WatchPodDisruptionBudgets(
 	return ctx.Err()
 }
 
+func (hangingAPI) GetPodGroup(ctx context.Context, _, _ string) (*kubeapi.PodGroup, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
 // BenchmarkWatchEvent measures what one watch event costs the engine while many pods are terminating: record it,
 // decide, and report the progress.
 func BenchmarkWatchEvent(b *testing.B) {

@@ -66,6 +66,9 @@ func (d *Drain) currentLimit(method RemovalMethod, now time.Time) int {
 // namespace has a request in flight, the limit is lower by one for each waiting namespace without a request. At most
 // half of the limit is reserved. So a hanging admission webhook of one namespace cannot block all requests.
 func (d *Drain) concurrencyLimitForPod(p *podState, method RemovalMethod, now time.Time) int {
+	if p.groupReleased { // all pods of the group go at once
+		return d.limit.max
+	}
 	limit, tracker := d.currentLimit(method, now), d.trackerFor(method)
 	if tracker.inFlightByNamespace[p.pod.Namespace] == 0 {
 		return limit
@@ -73,7 +76,7 @@ func (d *Drain) concurrencyLimitForPod(p *podState, method RemovalMethod, now ti
 	if tracker.waitingNamespaces == nil {
 		tracker.waitingNamespaces = map[string]bool{}
 		for _, other := range d.remaining {
-			if other.isWaiting() && !other.requesting && (method == Evicted || other.forceDeletion || d.options.DisableEviction) {
+			if other.isWaiting() && !other.requesting && !other.surge.delaysEviction() && (method == Evicted || other.forceDeletion || d.options.DisableEviction) {
 				tracker.waitingNamespaces[other.pod.Namespace] = true
 			}
 		}

@@ -34,6 +34,9 @@ type API interface {
 	// WatchPodDisruptionBudgets returns only when ctx ends. It is called once for each namespace with pods to evict, and again
 	// after the permission was missing.
 	WatchPodDisruptionBudgets(ctx context.Context, namespace string, h kubeapi.Handler[kubeapi.PodDisruptionBudget]) error
+	// GetPodGroup is called for each PodGroup with pods to evict. Without its answer the PodGroup counts as
+	// disruptionMode all.
+	GetPodGroup(ctx context.Context, namespace, name string) (*kubeapi.PodGroup, error)
 }
 
 // Surger decides which pods get a successor before they leave, and carries that out. *surge.Surger implements it. Its
@@ -112,7 +115,10 @@ type Options struct {
 	Surger Surger
 	// Volumes, if set, makes the drain wait until the volumes of the drained pods are detached.
 	Volumes VolumeAPI
-	Logger  *slog.Logger
+	// EvictionRequests, if set, makes the drain ask the responders of a pod (spec.evictionResponders) before it evicts the
+	// pod. DisableEviction has priority.
+	EvictionRequests EvictionRequestAPI
+	Logger           *slog.Logger
 }
 
 // DefaultWaveBoundaries evicts ordinary pods first and critical ones after them. 2000000000 is the priority of
@@ -144,6 +150,7 @@ func New(api API, o Options) *Drain {
 		pods:      map[string]*podState{},
 		pdbs:      newPDBState(),
 		pdbQueues: map[string]*pdbQueue{},
+		groups:    map[groupKey]*groupState{},
 
 		evictions:           newRequestTracker(true),
 		deletions:           newRequestTracker(false),
@@ -152,6 +159,7 @@ func New(api API, o Options) *Drain {
 		conditions:          conditionWrites{semaphore: make(chan struct{}, o.MaxInFlight)},
 		inbox:               newInbox(),
 		limit:               newConcurrencyLimit(o.MaxInFlight),
+		surgingOwners:       map[string]bool{},
 		reportedDrained:     o.WasDrained,
 	}
 }

@@ -104,6 +104,9 @@ func (s *sim) compareReport(r Report, watched bool) error {
 	defer s.mu.Unlock()
 	worked, accepted, sent := map[string]int{}, map[string]int{}, map[string]bool{}
 	for _, q := range s.requests {
+		if q.removal.DryRun {
+			continue
+		}
 		key := q.verb + " " + q.removal.UID
 		sent[key] = true
 		if q.changedPod || q.err == nil {

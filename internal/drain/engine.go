@@ -49,6 +49,7 @@ type Drain struct {
 	remaining     []*podState          // pods that are not gone; see dropGoneAndSortRemaining
 	pdbs          *pdbState
 	pdbQueues     map[string]*pdbQueue
+	groups        map[groupKey]*groupState
 	// queueLengths counts the waiting pods of each PDB queue. It is nil until a step needs it.
 	queueLengths        map[string]int
 	evictions           *requestTracker
@@ -60,10 +61,16 @@ type Drain struct {
 	conditions          conditionWrites
 	finalList           finalList
 	detachWait          *detachWait
+	requests            *evictionRequests // nil until a pod with responders is evicted
 	// reportedDrained is true after OnDrained was called and no pod arrived since.
 	reportedDrained bool
-	// background counts the goroutines of the watch and the requests.
-	background sync.WaitGroup
+	// decidingSurges counts the surges that are being decided. surgingOwners has the controllers, by UID, of the pods with
+	// a surge that has not returned yet.
+	decidingSurges   int
+	surgingOwners    map[string]bool
+	restoreWaitUntil time.Time // until when a drained node waits for them; zero is not yet
+	// background counts the goroutines of the watch and the requests. surges counts those of the surges.
+	background, surges sync.WaitGroup
 }
 
 // SetTimeLimits changes the time limits. With less time, pods that are stopping get a shorter grace if theirs is longer
@@ -90,6 +97,7 @@ func (d *Drain) applyNewTimeLimits(now time.Time) {
 	d.policy = policyFor(d.options, d.terms)
 	for _, p := range d.pods {
 		d.decidePodAction(p, now)
+		d.reviewSurge(p)
 		if p.requesting { // its timeout was computed from the old terms
 			p.shortenRequest(now)
 		}
@@ -112,10 +120,14 @@ func (d *Drain) Run(ctx context.Context) (Report, error) {
 		outcome = d.redrainOnArrival(work)
 	}
 	d.ended = true
+	endedAt := time.Now()
 	stop()
 	d.background.Wait()
+	d.awaitRestores()
+	d.withdrawEvictionRequests()
 	d.processInbox() // answers that arrived while the drain ended
 	report := d.newReport(outcome)
+	report.EndedAt = endedAt
 	return report, d.outcomeError(ctx, outcome, report)
 }
 
@@ -190,6 +202,7 @@ func (d *Drain) mergePodList(all []kubeapi.Pod, known []string, now time.Time) {
 	for _, uid := range known {
 		if p := d.pods[uid]; p != nil && !there[uid] {
 			p.markGone(now)
+			d.attributeToSurge(p, now)
 		}
 	}
 }
@@ -205,7 +218,9 @@ func (d *Drain) addOrUpdatePod(pod kubeapi.Pod, now time.Time) {
 		d.podsByName = slices.Insert(d.podsByName, i, p)
 	}
 	p.setPod(pod)
+	d.attributeToSurge(p, now)
 	d.decidePodAction(p, now)
+	d.reviewSurge(p)
 	d.pdbs.assignPDBBackoff(p)
 }
 
@@ -216,6 +231,7 @@ func (d *Drain) markPodGone(pod kubeapi.Pod, now time.Time) {
 	}
 	p.setPod(pod)
 	p.markGone(now)
+	d.attributeToSurge(p, now)
 	d.options.Logger.Debug("pod is gone", "pod", p.name(), "end", p.end)
 }
 
@@ -237,6 +253,7 @@ func (d *Drain) decidePodAction(p *podState, now time.Time) {
 	if d.options.AddFacts != nil {
 		d.options.AddFacts(&facts, &p.pod)
 	}
+	p.group = d.findGroup(&facts, &p.pod)
 	v := policy.Decide(&facts, now)
 	p.decision, p.action, p.decided, p.reviewAt = Decision{v.Rule, v.Reason(&facts)}, v.Action, true, time.Time{}
 	if v.ValidUntil != 0 {
@@ -274,7 +291,7 @@ func (d *Drain) checkOutcome(now time.Time) (outcome Outcome, over bool) {
 	switch {
 	case d.listed && d.hasPod(func(p *podState) bool { return p.needsRemoval() && p.action == podrules.RefuseDrain }):
 		return RefusedByPolicy, true
-	case d.isEmpty() && d.finalList.done && d.isDetachWaitOver(now):
+	case d.isEmpty() && d.finalList.done && d.isDetachWaitOver(now) && d.areSurgesOver(now):
 		return Drained, true
 	case d.terms.HasDeadline() && !now.Before(d.terms.Deadline):
 		return DeadlinePassed, true
@@ -375,10 +392,13 @@ func (d *Drain) advanceRemovals(ctx context.Context, now time.Time) (next time.T
 	if !d.listed {
 		return next
 	}
+	next = earlierNonZero(next, d.holdGroups(ctx, now))
 	pods := d.dropGoneAndSortRemaining()
 	d.queueLengths, d.evictions.waitingNamespaces, d.deletions.waitingNamespaces = nil, nil, nil
 	next = earlierNonZero(next, d.startFinalListIfEmpty(ctx, now))
 	next = earlierNonZero(next, d.startVolumePollIfDue(ctx, now))
+	next = earlierNonZero(next, d.nextRestoreCheck())
+	next = earlierNonZero(next, d.syncEvictionRequests(now))
 	open := d.waveStartTimes(now)
 	for _, p := range pods {
 		switch {
@@ -386,6 +406,8 @@ func (d *Drain) advanceRemovals(ctx context.Context, now time.Time) (next time.T
 		case p.isWaiting() && now.Before(open[p.wave]):
 			p.setBlocked(ObstacleEarlierWave, "", "pods of lower priority are evicted first", now)
 			next = earlierNonZero(next, open[p.wave])
+		case p.held:
+			next = earlierNonZero(next, d.tryReleaseGroup(ctx, p, now))
 		case p.isWaiting():
 			next = earlierNonZero(next, d.tryRemovePod(ctx, p, now))
 		default:
@@ -444,7 +466,7 @@ func (d *Drain) waveStartTimes(now time.Time) []time.Time {
 
 // dropGoneAndSortRemaining removes gone pods from the list, and returns the others in the order of eviction.
 //
-// The first criterion is the wave. Within a wave, pods with fewer refusals come first, so that a blocked pod never
+// The first criterion is the wave. Within a wave, the pods of groups come last. Then pods with fewer refusals come first, so that a blocked pod never
 // delays a free one. Then pods with a longer grace come first, because they need more time. Answers that the API server
 // is busy count as refusals too, but as the last criterion, because they may concern one pod only.
 //
@@ -462,7 +484,7 @@ func (d *Drain) dropGoneAndSortRemaining() []*podState {
 
 	d.remaining = slices.DeleteFunc(d.remaining, func(p *podState) bool { return p.gone })
 	slices.SortFunc(d.remaining, func(a, b *podState) int {
-		return cmp.Or(a.wave-b.wave, lastSent(a).Compare(lastSent(b)), a.refusalCount-b.refusalCount, cmp.Compare(b.wantedGrace, a.wantedGrace), a.busyCount-b.busyCount,
+		return cmp.Or(a.wave-b.wave, compareHeld(a, b), lastSent(a).Compare(lastSent(b)), a.refusalCount-b.refusalCount, cmp.Compare(b.wantedGrace, a.wantedGrace), a.busyCount-b.busyCount,
 			strings.Compare(a.pod.UID, b.pod.UID))
 	})
 	return d.remaining
@@ -499,6 +521,9 @@ func (d *Drain) newProgress() Progress {
 			p.RemainingPods = append(p.RemainingPods, s.toBlockedPod(d.startedAt))
 		default:
 			p.Waiting++
+			if s.surge != nil && s.surge.phase == surgeRunning {
+				p.Surging++
+			}
 			p.RemainingPods = append(p.RemainingPods, s.toBlockedPod(d.startedAt))
 		}
 		p.Total++

@@ -27,8 +27,14 @@ const notServedDetail = "requests for other pods of the node fail or hang"
 // tryRemovePod sends the eviction or deletion of a waiting pod if it is allowed now. Otherwise it returns when to try
 // again; zero means after the next event.
 func (d *Drain) tryRemovePod(ctx context.Context, p *podState, now time.Time) (retryAt time.Time) {
+	if wait, at := d.awaitResponders(ctx, p, now); wait {
+		return at
+	}
 	if d.options.DisableEviction {
 		return d.removeIfAllowed(ctx, p, now, DeletedOnRequest)
+	}
+	if waits, at := d.awaitSurge(ctx, p, now); waits {
+		return at
 	}
 	if !d.terms.HasDeadline() || !p.canDelete {
 		return d.removeIfAllowed(ctx, p, now, Evicted)
@@ -275,6 +281,7 @@ func (d *Drain) delayPodAfterError(ctx context.Context, p *podState, method Remo
 		d.delayPodAfterPDBDenial(ctx, p, now, status)
 	case isMultiplePDBError(status):
 		d.startPDBWatch(ctx, p.pod.Namespace, now)
+		p.noteSurgeDenial()
 		d.extendBackoffForPod(p, d.pdbs.multiplePDBBackoff(&p.pod), detail, now, manualFixPause, manualFixPause)
 	case isNamespaceTerminating(status):
 		d.delayPod(p, ObstacleError, namespaceDeletedDetail, now, maxRetryPause)
@@ -302,6 +309,7 @@ func (d *Drain) delayPodAfterError(ctx context.Context, p *podState, method Remo
 // delayPodAfterPDBDenial delays a pod after a PDB has denied its eviction. All pods of that PDB share the delay.
 func (d *Drain) delayPodAfterPDBDenial(ctx context.Context, p *podState, now time.Time, status *kubeapi.StatusError) {
 	d.startPDBWatch(ctx, p.pod.Namespace, now)
+	p.noteSurgeDenial()
 	longest := maxPDBPauseVoluntary
 	if d.terms.HasDeadline() {
 		longest = maxPDBPauseForced

@@ -54,8 +54,17 @@ type podState struct {
 	canDelete      bool // false once the API server denied the permission
 	graceShortened bool // its grace was cut to end at the deadline
 
+	surge *podSurge      // nil: it was never considered
+	group podrules.Group // pods that lose their work together; zero is none
+	// held is true while the pod may only be requested together with the other pods of its group. It is decided anew in
+	// each step.
+	held          bool
+	groupReleased bool // all pods of its group were allowed to go, and are requested
+
 	conditionWaitUntil time.Time // until when a deletion waits for the DisruptionTarget write; zero is not started
 	conditionAnswered  bool      // that write was answered
+
+	request *evictionRequest // nil without responders
 }
 
 func (p *podState) name() string { return p.pod.Namespace + "/" + p.pod.Name }
@@ -206,10 +215,11 @@ func (p *podState) wasRefused() bool {
 
 func (p *podState) toReport() PodReport {
 	r := PodReport{
-		Namespace: p.pod.Namespace, Name: p.pod.Name, UID: p.pod.UID, Decision: p.decision, Action: p.action, Wave: p.wave,
+		Namespace: p.pod.Namespace, Name: p.pod.Name, UID: p.pod.UID, Decision: p.decision, Action: p.action, Wave: p.wave, Group: p.group.String(),
 		Removal: p.removal, RemovalRequestedAt: p.removalAt, WantedGraceSeconds: int64(p.wantedGrace / time.Second),
 		GivenGraceSeconds: int64(p.givenGrace / time.Second), End: p.end, EndedAt: p.goneAt, Delays: slices.Clone(p.delays),
-		UnansweredRequest: p.unansweredRequest, FirstRequestedAt: p.firstSentAt, TerminatingSince: p.stoppingSince,
+		UnansweredRequest: p.unansweredRequest, FirstRequestedAt: p.firstSentAt, TerminatingSince: p.stoppingSince, Surge: p.toSurgeReport(),
+		EvictionRequest: p.request.toReport(),
 	}
 	if c := fromkubeapi.FindController(&p.pod); c != nil {
 		r.Owner = c.Kind + "/" + c.Name

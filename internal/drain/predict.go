@@ -30,11 +30,17 @@ type PodPrediction struct {
 	Decision  Decision        `json:"decision"`
 	Action    podrules.Action `json:"action"`
 	Wave      int             `json:"wave"`
+	Group     string          `json:"group,omitempty"` // as in PodReport
 	// Removal is the kind of request: Evicted, DeletedOnRequest, or empty if none would be sent.
 	Removal RemovalMethod `json:"removal,omitempty"`
 	// WantedGraceSeconds is the grace of the pod or of the caller. GivenGraceSeconds is what the pod would get. Both in seconds.
 	WantedGraceSeconds int64 `json:"graceWantedSeconds"`
 	GivenGraceSeconds  int64 `json:"graceGivenSeconds"`
+	// Surge says whether the pod would get a successor first. It is nil if it needs none.
+	Surge *SurgeReport `json:"surge,omitempty"`
+	// EvictionRequest says which responders of the pod would be asked first. With a dry run it also has what they have
+	// answered to an earlier request, or why they would not be asked.
+	EvictionRequest *EvictionRequestReport `json:"evictionRequest,omitempty"`
 	// Obstacle is what would block the pod now. Its Reason is empty if nothing would.
 	Obstacle BlockedPod `json:"obstacle,omitzero"`
 }
@@ -73,17 +79,23 @@ func Predict(ctx context.Context, api API, o Options, dryRun bool) (Prediction, 
 	d.replacePods(pods, now)
 	d.applyDueTimers(now)
 	f := Prediction{Node: o.Node, At: now}
-	f.Problems = d.readPDBsOfWaitingPods(ctx)
+	f.Problems = d.readGroupsOfWaitingPods(ctx, now)
+	f.Problems = append(f.Problems, d.readPDBsOfWaitingPods(ctx)...)
 	d.markBlockedByPDBs(now)
+	d.predictSurges(ctx)
 	if dryRun {
 		d.dryRunAndRecordObstacles(ctx, now)
 	}
+	d.markBlockedByGroups(now)
 	for _, p := range d.dropGoneAndSortRemaining() {
 		f.Pods = append(f.Pods, d.predictPod(p, now))
 	}
 	slices.SortStableFunc(f.Pods, func(a, b PodPrediction) int {
 		return cmp.Or(cmp.Compare(a.Wave, b.Wave), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
+	if dryRun {
+		d.dryRunEvictionRequests(ctx, f.Pods)
+	}
 	return f, ctx.Err()
 }
 
@@ -91,13 +103,15 @@ func (d *Drain) predictPod(p *podState, now time.Time) PodPrediction {
 	r := p.toReport()
 	f := PodPrediction{
 		Namespace: r.Namespace, Name: r.Name, UID: r.UID, Owner: r.Owner, Decision: r.Decision,
-		Action: r.Action, Wave: r.Wave, WantedGraceSeconds: r.WantedGraceSeconds, GivenGraceSeconds: r.GivenGraceSeconds, Obstacle: p.blocked,
+		Action: r.Action, Wave: r.Wave, Group: r.Group, WantedGraceSeconds: r.WantedGraceSeconds, GivenGraceSeconds: r.GivenGraceSeconds, Obstacle: p.blocked,
+		Surge: r.Surge,
 	}
 	if p.isWaiting() {
 		f.Removal, f.GivenGraceSeconds = Evicted, int64(capGrace(p.wantedGrace, d.terms, now)/time.Second)
 		if d.options.DisableEviction {
 			f.Removal = DeletedOnRequest
 		}
+		f.EvictionRequest = d.predictResponders(p)
 	}
 	return f
 }

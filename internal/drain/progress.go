@@ -25,8 +25,14 @@ const (
 	ObstacleError ObstacleKind = "error"
 	// ObstacleEarlierWave: pods of lower priority are evicted first.
 	ObstacleEarlierWave ObstacleKind = "earlier-wave"
+	// ObstacleSurge: its successor is started first.
+	ObstacleSurge ObstacleKind = "surge"
+	// ObstacleGroup: the pod goes together with the other pods of its group, and not all of them can be evicted.
+	ObstacleGroup ObstacleKind = "group"
 	// ObstacleStopping: the pod is terminating within its grace.
 	ObstacleStopping ObstacleKind = "stopping"
+	// ObstacleResponder: a responder of the pod was asked to remove it, see EvictionRequestReport.
+	ObstacleResponder ObstacleKind = "eviction-responder"
 	// ObstaclePolicy: the policy does not allow the eviction.
 	ObstaclePolicy ObstacleKind = "policy"
 	// ObstacleQueued: other requests come first.
@@ -61,6 +67,8 @@ type Progress struct {
 	Gone     int
 	Stopping int
 	Waiting  int
+	// Surging counts the waiting pods with a surge that runs.
+	Surging int
 	// Skipped counts the pods that are skipped.
 	Skipped int
 	// RemainingPods lists every pod that is not gone and what it waits for, by namespace and name.

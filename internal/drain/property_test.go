@@ -41,6 +41,9 @@ type scenario struct {
 	apiFailures     []apiFailure
 	listLag         int  // events that the first list lacks
 	evictAllPods    bool // all pods are evicted, even in a voluntary drain
+	surgeSeed       int  // of a Surger that answers arbitrarily; 0 is none
+	// observe, if set, is called after the drain. The simulation is locked.
+	observe func(s *sim, d *Drain)
 }
 
 // apiFailure is a fault of the API server for one verb, for all pods or for the pods of one app, during some time.
@@ -149,6 +152,7 @@ func drawScenario(t *rapid.T) scenario {
 		if k := kinds[rapid.IntRange(0, len(kinds)-1).Draw(t, "kind")]; k != nil {
 			p.changes = append(p.changes, k)
 		}
+		p.changes = append(p.changes, drawGroup(t))
 		w.pods = append(w.pods, p)
 	}
 	for range rapid.IntRange(0, 3).Draw(t, "budgets") {
@@ -159,6 +163,19 @@ func drawScenario(t *rapid.T) scenario {
 		})
 	}
 	return w
+}
+
+// drawGroup draws the group of a pod, for few pods. The PodGroup does not exist.
+func drawGroup(t *rapid.T) podOption {
+	switch rapid.IntRange(0, 11).Draw(t, "group") {
+	case 0:
+		return inReplica("0")
+	case 1:
+		return inReplica("1")
+	case 2:
+		return inPodGroup("gang")
+	}
+	return func(*simPod) {}
 }
 
 // drawUrgentScenario draws a notice for a node with many pods that have to be deleted by force, while evictions fail.
@@ -182,7 +199,7 @@ func drawUrgentScenario(t *rapid.T) scenario {
 			changes: []podOption{
 				withGrace(drawSeconds(t, "grace", 1, 5, 30, 120)), withStopTime(0),
 				withLabel("app", rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "app")),
-				inNamespace(rapid.SampledFrom([]string{"shop", "shop", "office"}).Draw(t, "namespace")),
+				inNamespace(rapid.SampledFrom([]string{"shop", "shop", "office"}).Draw(t, "namespace")), drawGroup(t),
 			},
 		})
 	}
@@ -282,6 +299,10 @@ func (w scenario) runAndCheck(parent context.Context) (broken []error) {
 	if w.evictAllPods {
 		o.Policy = ptr(podrules.ForcedPolicy())
 	}
+	var restoring time.Duration
+	if w.surgeSeed > 0 {
+		o.Surger, restoring = newWildSurger(s, w.surgeSeed), maxRestoreWait
+	}
 	ctx, cancel := context.WithCancel(parent)
 	defer cancel()
 	began := time.Now()
@@ -311,7 +332,7 @@ func (w scenario) runAndCheck(parent context.Context) (broken []error) {
 		breaks("%w", err)
 	}
 	limit := earlierNonZero(last.Deadline, last.TimeoutAt)
-	if ended.After(limit.Add(10 * time.Millisecond)) {
+	if ended.After(limit.Add(10*time.Millisecond + restoring)) {
 		breaks("Run returned %s after its limit", ended.Sub(limit))
 	}
 	if s.maxInFlight > w.inFlight {
@@ -331,6 +352,9 @@ func (w scenario) runAndCheck(parent context.Context) (broken []error) {
 	if w.forced && (w.changeTermsAt == 0 || w.changeTermsAt >= w.limit) {
 		w.checkForced(s, d, o.TimeLimits, began, breaks)
 	}
+	if w.observe != nil {
+		w.observe(s, d)
+	}
 	n := len(s.requests)
 	s.mu.Unlock()
 	time.Sleep(time.Hour)
@@ -348,13 +372,14 @@ func (w scenario) checkRequests(s *sim, forced bool, took time.Duration, breaks 
 			breaks("request for a pod of another node: %+v", q)
 			continue
 		}
-		if q.verb == "delete" && !forced && !w.disableEviction {
+		if q.verb == "delete" && !forced && !w.disableEviction || q.removal.DryRun && q.changedPod {
 			breaks("I2: deletion in a voluntary drain: %+v", q)
 		}
 		if g := q.removal.GracePeriodSeconds; g != nil && *g == 0 && *p.Spec.TerminationGracePeriodSeconds != 0 {
 			breaks("grace 0 for a pod that wants more: %+v", q)
 		}
 		switch {
+		case q.removal.DryRun:
 		case q.verb == "evict" && q.err == nil:
 			evictions[p.UID]++
 		case q.verb == "delete":
@@ -383,8 +408,9 @@ func (w scenario) checkRequests(s *sim, forced bool, took time.Duration, breaks 
 	}
 	// Each pod is requested once in a batch, once more at its forced deletion, and may change its backoff once or
 	// twice. Besides, each backoff allows one request a second: ready or unready, for each PDB and each set of PDBs.
-	backoffs := 2 * (len(w.pdbs) + 2)
-	if most := 4*len(s.pods) + backoffs*(10+int(took/time.Second)); len(s.requests) > most {
+	// A group tries one pod a second, and all of them once that one may go.
+	backoffs := 2*(len(w.pdbs)+2) + 6
+	if most := 5*len(s.pods) + backoffs*(10+int(took/time.Second)); len(s.requests) > most {
 		breaks("%d requests in %s, want at most %d", len(s.requests), took, most)
 	}
 }

@@ -11,6 +11,7 @@ import (
 func (d *Drain) redrainOnArrival(ctx context.Context) Outcome {
 	d.options.OnDrained(d.newReport(Drained))
 	d.reportedDrained = true
+	d.withdrawEvictionRequests()
 	d.removeGonePods()
 	if !d.awaitPodArrival(ctx) {
 		return Cancelled

@@ -42,6 +42,8 @@ const (
 	DeletedOnRequest RemovalMethod = "deleted"
 	// GraceShortened: another client had deleted the pod, and its grace was cut to the deadline.
 	GraceShortened RemovalMethod = "shortened"
+	// Surged: its ReplicaSet deleted it after its successor was ready.
+	Surged RemovalMethod = "surged"
 )
 
 // PodEnd is how the containers of a pod ended.
@@ -83,6 +85,9 @@ type PodReport struct {
 	Decision  Decision        `json:"decision"`
 	Action    podrules.Action `json:"action"`
 	Wave      int             `json:"wave"`
+	// Group names the pods that the drain evicts together with this one, such as JobSet/train/workers/0. It is empty for
+	// most pods.
+	Group string `json:"group,omitempty"`
 
 	// FirstRequestedAt is when the drain sent its first request for the pod. RemovalRequestedAt is when it sent the
 	// request that was accepted.
@@ -103,6 +108,10 @@ type PodReport struct {
 	Delays []Delay `json:"delays,omitempty"`
 	// UnansweredRequest is the last request without a clear answer, if the pod's removal did not confirm it.
 	UnansweredRequest RemovalMethod `json:"unansweredRequest,omitempty"`
+	// Surge is nil if the pod needed no successor before it left.
+	Surge *SurgeReport `json:"surge,omitempty"`
+	// EvictionRequest is set if the pod has responders (spec.evictionResponders).
+	EvictionRequest *EvictionRequestReport `json:"evictionRequest,omitempty"`
 }
 
 // Delay is one kind of obstacle that a pod had to wait for.
@@ -149,6 +158,10 @@ type Totals struct {
 	// than they wanted.
 	Forced   int `json:"forced"`
 	CutShort int `json:"cutShort"`
+	// Surged are the pods that left after their successor was ready. SecondsGained is the sum of the times in which they
+	// kept running while their successors started.
+	Surged        int     `json:"surged,omitempty"`
+	SecondsGained float64 `json:"secondsGained,omitempty"`
 }
 
 func (r Report) Totals() Totals {
@@ -168,6 +181,10 @@ func (r Report) Totals() Totals {
 		if p.WasCutShort() {
 			t.CutShort++
 		}
+		if p.Surge.hasSucceeded() {
+			t.Surged++
+			t.SecondsGained += p.Surge.SecondsGained()
+		}
 	}
 	return t
 }
@@ -182,6 +199,9 @@ func (r Report) Summary() string {
 	}
 	if t.CutShort > 0 {
 		s += fmt.Sprintf(", %d cut short", t.CutShort)
+	}
+	if t.Surged > 0 {
+		s += fmt.Sprintf(", %d after their successor was ready (%.0fs of service gained)", t.Surged, t.SecondsGained)
 	}
 	if !r.Deadline.IsZero() {
 		s += fmt.Sprintf(", %.1fs before the deadline", r.Deadline.Sub(r.EndedAt).Seconds())

@@ -91,6 +91,8 @@ func (p PodReport) clipTexts() PodReport {
 		clipped[i] = d
 	}
 	p.Delays = clipped
+	p.Surge = p.Surge.clipTexts()
+	p.EvictionRequest = p.EvictionRequest.clip()
 	return p
 }
 

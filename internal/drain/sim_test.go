@@ -42,14 +42,16 @@ type sim struct {
 	// listLag is how many events the first list lacks.
 	listLag int
 
-	mu       sync.Mutex
-	uids     int
-	pods     map[string]*simPod // by UID; gone pods stay, with gone set
-	pdbs     []*simPDB
-	events   []podEvent
-	changed  chan struct{}
-	requests []sentRequest
-	calls    map[string]int // by verb
+	mu   sync.Mutex
+	uids int
+	pods map[string]*simPod // by UID; gone pods stay, with gone set
+	pdbs []*simPDB
+	// podGroups are the disruptionModes of PodGroups, by namespace/name.
+	podGroups map[string]string
+	events    []podEvent
+	changed   chan struct{}
+	requests  []sentRequest
+	calls     map[string]int // by verb
 	// conflicts counts the evictions that found their PDB changed by another client.
 	conflicts   int
 	inFlight    map[string]int // by verb
@@ -375,7 +377,7 @@ func (s *sim) serve(ctx context.Context, verb string, r kubeapi.PodRemoval, do f
 		took += s.evictionDelay
 	}
 	arrived := elapsed.Sleep(ctx, took)
-	if verb == "evict" && s.pdbWriteDelay > 0 {
+	if verb == "evict" && s.pdbWriteDelay > 0 && !r.DryRun {
 		if err := s.writeEvictionToPDB(ctx, r); err != nil {
 			do = func(kubeapi.PodRemoval) (bool, error) { return false, err }
 		}
@@ -491,7 +493,7 @@ func (s *sim) evict(r kubeapi.PodRemoval) (bool, error) {
 			"which the eviction subresource does not support."}
 	}
 	if len(over) == 1 {
-		if err := s.checkPDB(over[0], p); err != nil {
+		if err := s.checkPDB(over[0], p, r.DryRun); err != nil {
 			return false, err
 		}
 	}
@@ -507,13 +509,15 @@ func (s *sim) deleteEvicted(p *simPod, r kubeapi.PodRemoval) (bool, error) {
 }
 
 // checkPDB returns an error if the PDB denies the eviction.
-func (s *sim) checkPDB(b *simPDB, p *simPod) error {
+func (s *sim) checkPDB(b *simPDB, p *simPod, dryRun bool) error {
 	has := s.countHealthy(b)
 	if !p.isReady() && (b.alwaysAllowUnhealthy || has >= b.minHealthy && b.minHealthy > 0) {
 		return nil
 	}
 	if has > b.minHealthy {
-		s.recordDisruption(b, p)
+		if !dryRun {
+			s.recordDisruption(b, p)
+		}
 		return nil
 	}
 	return newDenial(fmt.Sprintf("The disruption budget %s needs %d healthy pods and has %d currently", b.name, b.minHealthy, has))
@@ -673,6 +677,24 @@ func (s *sim) startTwin(p *simPod, name string) {
 // stopNodeAt stops the node's kubelet: its remaining pods are lost.
 func (s *sim) stopNodeAt(at time.Time) {
 	s.changeAfter(time.Until(at), func() { s.nodeDown = true })
+}
+
+func (s *sim) GetPodGroup(ctx context.Context, namespace, name string) (*kubeapi.PodGroup, error) {
+	if !elapsed.Sleep(ctx, s.latency) {
+		return nil, ctx.Err()
+	}
+	if err := s.faultError(ctx, call{verb: "podgroup", PodRemoval: kubeapi.PodRemoval{Namespace: namespace, Name: name}}); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	mode, ok := s.podGroups[namespace+"/"+name]
+	if !ok {
+		return nil, newNotFound("podgroups", name)
+	}
+	g := &kubeapi.PodGroup{}
+	g.Namespace, g.Name, g.Spec.DisruptionMode = namespace, name, []byte(mode)
+	return g, nil
 }
 
 // WatchPodDisruptionBudgets returns a list and then an event for each changed PDB.

@@ -2,6 +2,7 @@ package kubeapi
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 )
 
@@ -13,6 +14,30 @@ func leasePath(namespace string, name ...string) []string {
 func (c *Client) ListLeases(ctx context.Context, namespace, labelSelector string) ([]Lease, error) {
 	items, _, err := listAllPages[Lease](ctx, c, WatchScope{Path: leasePath(namespace), LabelSelector: labelSelector})
 	return items, err
+}
+
+// ListCachedLeases does what ListLeases does. The result may be as old as the API server's cache, which costs the
+// server less.
+func (c *Client) ListCachedLeases(ctx context.Context, namespace, labelSelector string) ([]Lease, error) {
+	scope := WatchScope{Path: leasePath(namespace), LabelSelector: labelSelector, AllowCachedList: true}
+	items, _, err := listAllPages[Lease](ctx, c, scope)
+	return items, err
+}
+
+// GetLease reads one Lease.
+func (c *Client) GetLease(ctx context.Context, namespace, name string) (*Lease, error) {
+	return fetchObject[Lease](ctx, c, request{method: http.MethodGet, path: leasePath(namespace, name)})
+}
+
+// DeleteLease deletes a Lease. Its UID and resourceVersion are required, as preconditions. If the Lease has changed
+// since, the error is a conflict.
+func (c *Client) DeleteLease(ctx context.Context, l Lease) error {
+	if l.UID == "" || l.ResourceVersion == "" {
+		return fmt.Errorf("delete lease %s/%s: UID %q, resourceVersion %q: want both of the lease to delete", l.Namespace,
+			l.Name, l.UID, l.ResourceVersion)
+	}
+	body := deleteOptions{Preconditions: preconditions{UID: l.UID, ResourceVersion: l.ResourceVersion}}
+	return c.sendAndDecode(ctx, request{method: http.MethodDelete, path: leasePath(l.Namespace, l.Name), body: body}, nil)
 }
 
 // CreateLease creates a Lease in the namespace of its metadata. If the Lease exists, the error is a *StatusError with

@@ -27,6 +27,7 @@ func TestRequestsHaveTheExactShape(t *testing.T) {
 	removal := PodRemoval{Namespace: "shop", Name: "web-0", UID: "u-1"}
 	limited, dry := removal, removal
 	limited.GracePeriodSeconds, dry.DryRun = &grace, true
+	deployment, two := ObjectRef{"apps/v1", "Deployment", "shop", "web"}, int32(2)
 
 	tests := map[string]struct {
 		call func(context.Context, *Client) error
@@ -83,6 +84,29 @@ func TestRequestsHaveTheExactShape(t *testing.T) {
 			shape{"POST", "/api/v1/namespaces/shop/pods/web-0/eviction", "application/json", decoded(`{"apiVersion":"policy/v1",
 				"kind":"Eviction","metadata":{"name":"web-0","namespace":"shop"},
 				"deleteOptions":{"preconditions":{"uid":"u-1"},"dryRun":["All"]}}`)},
+		},
+		"an eviction request": {
+			func(ctx context.Context, c *Client) error {
+				r := EvictionRequest{ObjectMeta: ObjectMeta{Name: "r1", Namespace: "shop", OwnerReferences: []OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "web-0", UID: "u-1"}}}}
+				r.Spec.Target.Pod.Name, r.Spec.Target.Pod.UID = "web-0", "u-1"
+				r.Spec.Requester, r.Spec.Intent = "slipway.dev/drain", IntentEviction
+				return c.CreateEvictionRequest(ctx, r, true)
+			},
+			shape{"POST", "/apis/lifecycle.k8s.io/v1alpha1/namespaces/shop/evictionrequests?dryRun=All", "application/json", decoded(`{
+				"apiVersion":"lifecycle.k8s.io/v1alpha1","kind":"EvictionRequest","metadata":{"name":"r1","namespace":"shop",
+				"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"web-0","uid":"u-1"}]},"spec":{"target":{"pod":{"name":"web-0",
+				"uid":"u-1"}},"requester":"slipway.dev/drain","intent":"Eviction"}}`)},
+		},
+		"a withdrawn eviction request": {
+			func(ctx context.Context, c *Client) error {
+				return c.SetEvictionRequestIntent(ctx, "shop", "r1", IntentWithdrawn)
+			},
+			shape{"PATCH", "/apis/lifecycle.k8s.io/v1alpha1/namespaces/shop/evictionrequests/r1", "application/merge-patch+json",
+				decoded(`{"spec":{"intent":"Withdrawn"}}`)},
+		},
+		"a deleted eviction request": {
+			func(ctx context.Context, c *Client) error { return c.DeleteEvictionRequest(ctx, "shop", "r1") },
+			shape{"DELETE", "/apis/lifecycle.k8s.io/v1alpha1/namespaces/shop/evictionrequests/r1", "", nil},
 		},
 		"deletion with a grace": {
 			func(ctx context.Context, c *Client) error { return c.DeletePod(ctx, limited) },
@@ -163,6 +187,84 @@ func TestRequestsHaveTheExactShape(t *testing.T) {
 				"metadata":{"name":"e1","namespace":"default"},"involvedObject":{"kind":"Node","name":"n1","uid":"n1"},
 				"type":"Warning","reason":"R","message":"M","source":{"component":"slipway"},
 				"firstTimestamp":"2026-03-01T12:00:00Z","lastTimestamp":"2026-03-01T12:00:00Z","count":1}`)},
+		},
+		"a deployment": {
+			func(ctx context.Context, c *Client) error { _, err := c.GetWorkload(ctx, deployment); return err },
+			shape{"GET", "/apis/apps/v1/namespaces/shop/deployments/web", "", nil},
+		},
+		"the size of a deployment": {
+			func(ctx context.Context, c *Client) error {
+				return c.SetReplicas(ctx, SizeChange{Object: deployment, UID: "u-1", ResourceVersion: "7", Size: &two, FieldManager: "m"})
+			},
+			shape{"PUT", "/apis/apps/v1/namespaces/shop/deployments/web/scale?fieldManager=m", "application/json", decoded(`{
+				"apiVersion":"autoscaling/v1","kind":"Scale","metadata":{"name":"web","namespace":"shop","uid":"u-1",
+				"resourceVersion":"7"},"spec":{"replicas":2}}`)},
+		},
+		"the minimum of an autoscaler": {
+			func(ctx context.Context, c *Client) error {
+				hpa := ObjectRef{"autoscaling/v2", "HorizontalPodAutoscaler", "shop", "web"}
+				return c.SetMinSize(ctx, SizeChange{Object: hpa, UID: "u-1", ResourceVersion: "7", Size: &two, FieldManager: "m"})
+			},
+			shape{
+				"PATCH", "/apis/autoscaling/v2/namespaces/shop/horizontalpodautoscalers/web?fieldManager=m",
+				"application/merge-patch+json", decoded(`{"metadata":{"uid":"u-1","resourceVersion":"7"},"spec":{"minReplicas":2}}`),
+			},
+		},
+		"the minimum of a ScaledObject is removed": {
+			func(ctx context.Context, c *Client) error {
+				scaled := ObjectRef{"keda.sh/v1alpha1", "ScaledObject", "shop", "web"}
+				return c.SetMinSize(ctx, SizeChange{Object: scaled, UID: "u-1", ResourceVersion: "7", FieldManager: "m"})
+			},
+			shape{
+				"PATCH", "/apis/keda.sh/v1alpha1/namespaces/shop/scaledobjects/web?fieldManager=m",
+				"application/merge-patch+json", decoded(`{"metadata":{"uid":"u-1","resourceVersion":"7"},"spec":{"minReplicaCount":null}}`),
+			},
+		},
+		"autoscalers of a namespace": {
+			func(ctx context.Context, c *Client) error {
+				_, err := c.ListHorizontalPodAutoscalers(ctx, "shop")
+				return err
+			},
+			shape{"GET", "/apis/autoscaling/v2/namespaces/shop/horizontalpodautoscalers?limit=200", "", nil},
+		},
+		"endpoint slices of a namespace": {
+			func(ctx context.Context, c *Client) error { _, err := c.ListEndpointSlices(ctx, "shop"); return err },
+			shape{"GET", "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices?limit=200", "", nil},
+		},
+		"a pod": {
+			func(ctx context.Context, c *Client) error { _, err := c.GetPod(ctx, "shop", "web-0"); return err },
+			shape{"GET", "/api/v1/namespaces/shop/pods/web-0", "", nil},
+		},
+		"pods by label": {
+			func(ctx context.Context, c *Client) error { _, err := c.ListPods(ctx, "shop", "app=web"); return err },
+			shape{"GET", "/api/v1/namespaces/shop/pods?labelSelector=app%3Dweb&limit=200", "", nil},
+		},
+		"an annotation of a pod is removed": {
+			func(ctx context.Context, c *Client) error {
+				return c.SetPodAnnotation(ctx, AnnotationChange{
+					Namespace: "shop", Name: "web-0", UID: "u-1", ResourceVersion: "7", Key: "k/cost",
+				})
+			},
+			shape{
+				"PATCH", "/api/v1/namespaces/shop/pods/web-0", "application/merge-patch+json",
+				decoded(`{"metadata":{"uid":"u-1","resourceVersion":"7","annotations":{"k/cost":null}}}`),
+			},
+		},
+		"leases from the cache": {
+			func(ctx context.Context, c *Client) error {
+				_, err := c.ListCachedLeases(ctx, "slipway", "a=b")
+				return err
+			},
+			shape{"GET", "/apis/coordination.k8s.io/v1/namespaces/slipway/leases?labelSelector=a%3Db&limit=200&resourceVersion=0", "", nil},
+		},
+		"a lease is deleted": {
+			func(ctx context.Context, c *Client) error {
+				return c.DeleteLease(ctx, Lease{ObjectMeta: ObjectMeta{Name: "l", Namespace: "slipway", UID: "u-1", ResourceVersion: "7"}})
+			},
+			shape{
+				"DELETE", "/apis/coordination.k8s.io/v1/namespaces/slipway/leases/l", "application/json",
+				decoded(`{"preconditions":{"uid":"u-1","resourceVersion":"7"}}`),
+			},
 		},
 	}
 	for name, tt := range tests {

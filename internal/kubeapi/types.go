@@ -25,6 +25,7 @@ func (m *ObjectMeta) GetMeta() *ObjectMeta { return m }
 
 // OwnerReference holds the fields of metav1.OwnerReference.
 type OwnerReference struct {
+	APIVersion string `json:"apiVersion,omitempty"`
 	Kind       string `json:"kind"`
 	Name       string `json:"name"`
 	UID        string `json:"uid"`
@@ -90,6 +91,15 @@ type PodSpec struct {
 	PriorityClassName             string   `json:"priorityClassName,omitempty"`
 	TerminationGracePeriodSeconds *int64   `json:"terminationGracePeriodSeconds,omitempty"`
 	Volumes                       []Volume `json:"volumes,omitempty"`
+	// EvictionResponders are asked by an EvictionRequest before the pod is evicted (Kubernetes 1.37, KEP-4563).
+	EvictionResponders []EvictionResponder `json:"evictionResponders,omitempty"`
+	// SchedulingGroup is set from Kubernetes 1.36 on, with the feature gate GenericWorkload.
+	SchedulingGroup *PodSchedulingGroup `json:"schedulingGroup,omitempty"`
+}
+
+// PodSchedulingGroup holds the fields of corev1.PodSchedulingGroup.
+type PodSchedulingGroup struct {
+	PodGroupName string `json:"podGroupName,omitempty"`
 }
 
 // EmptyDirVolume holds the fields of corev1.EmptyDirVolumeSource that are read. Medium is empty or Memory.
@@ -176,11 +186,12 @@ type PersistentVolumeClaim struct {
 	ObjectMeta `json:"metadata"`
 
 	Spec struct {
-		VolumeName string `json:"volumeName,omitempty"`
+		VolumeName  string   `json:"volumeName,omitempty"`
+		AccessModes []string `json:"accessModes,omitempty"`
 	} `json:"spec"`
 }
 
-// ObjectReference holds the fields of corev1.ObjectReference that are written.
+// ObjectReference holds the fields of corev1.ObjectReference that are used.
 type ObjectReference struct {
 	APIVersion string `json:"apiVersion,omitempty"`
 	Kind       string `json:"kind,omitempty"`

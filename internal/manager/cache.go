@@ -2,9 +2,12 @@ package manager
 
 import (
 	"context"
+	"log/slog"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/discovery"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -42,11 +45,37 @@ func newPodCacheOptions(trim toolscache.TransformFunc) cache.ByObject {
 type sharedWatches struct {
 	informers live.Informers
 	pods      live.PodReader
+	cluster   *sharedCluster
+}
+
+// sharedCluster is the snapshot of the cluster that several components use. The first of them starts it, because not every
+// manager needs one.
+type sharedCluster struct {
+	informers live.Informers
+	log       *slog.Logger
+
+	mu      sync.Mutex
+	cluster *live.Cluster
+}
+
+// watch returns the snapshot. It may not have all objects yet.
+func (s *sharedCluster) watch(api discovery.ServerResourcesInterface) (*live.Cluster, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cluster != nil {
+		return s.cluster, nil
+	}
+	cluster, err := live.WatchCluster(api, s.informers, s.log)
+	if err == nil {
+		s.cluster = cluster
+	}
+	return cluster, err
 }
 
 // startWatches starts the shared watches. It starts to watch pods at once, because a notice may leave only 30 s.
-func startWatches(ctx context.Context, m manager.Manager) (w sharedWatches, err error) {
+func startWatches(ctx context.Context, m manager.Manager, log *slog.Logger) (w sharedWatches, err error) {
 	w.informers = live.InformersOfCache(ctx, m.GetCache())
+	w.cluster = &sharedCluster{informers: w.informers, log: log}
 	w.pods, err = live.NewCachedPodReader(w.informers)
 	return w, err
 }

@@ -49,7 +49,7 @@ func assembleManager(ctx context.Context, c Config, in Process, clouds map[strin
 	if err != nil {
 		return nil, err
 	}
-	watches, err := startWatches(ctx, m)
+	watches, err := startWatches(ctx, m, in.Log)
 	if err != nil {
 		return nil, err
 	}
@@ -72,12 +72,20 @@ func assembleManager(ctx context.Context, c Config, in Process, clouds map[strin
 
 func (a *components) addRetirementController(ctx context.Context) error {
 	c := &a.config
+	surges, err := a.newSurges()
+	if err != nil {
+		return err
+	}
 	r := retirement.New(retirement.Options{
-		Client: a.GetClient(), LiveReader: a.GetAPIReader(), API: a.API, Groups: a.groups, Selector: c.parsedSelector, Clouds: a.clouds,
+		Client: a.GetClient(), LiveReader: a.GetAPIReader(), API: a.API, EvictionRequests: a.API, Groups: a.groups, Selector: c.parsedSelector, Clouds: a.clouds,
 		Events: a.GetEventRecorder("slipway"), Metrics: a.counters.retirement, Log: a.Log, TTL: c.RetirementTTL,
 		Intervals: retirement.Intervals{Poll: c.PollInterval, CloudPoll: c.CloudPollInterval, DeletionRetry: c.RetryInterval}, SystemLocalStorage: c.SystemLocalStorage,
+		NewSurger: surges.newSurger,
 	})
 	if err := r.Register(ctx, a); err != nil {
+		return err
+	}
+	if err := a.Add(surges); err != nil {
 		return err
 	}
 	return a.Add(&retirement.StaleCordonCleaner{Nodes: a.GetClient(), Retirements: a.GetAPIReader(), API: a.API, Interval: claimCleanupInterval, Log: a.Log})
@@ -132,7 +140,7 @@ func (a *components) addProvisioningController(context.Context) error {
 		maxNodes = &c.MaxNodes
 	}
 	return a.Add(provisioning.New(provisioning.Options{
-		Client: a.GetClient(), Launches: a.launches, Informers: a.informers, Pods: a.pods, Kube: kube, Groups: a.groups, Clouds: a.clouds,
+		Client: a.GetClient(), Launches: a.launches, Informers: a.informers, Pods: a.pods, WatchCluster: a.cluster.watch, Kube: kube, Groups: a.groups, Clouds: a.clouds,
 		Events: a.GetEventRecorder("slipway"), LaunchRequests: a.launchRequests, Metrics: a.counters.autoscaler, Log: a.Log, Selector: c.parsedSelector, MaxNodes: maxNodes,
 		UnreadyLimit: plan.UnreadyLimit{Percent: c.MaxUnreadyPercentage, AtLeast: c.OKUnreadyCount}, Debounce: c.ScaleUpDebounce, Interval: c.ScalePollInterval, SettleTime: c.LaunchSettleTime,
 	}))

@@ -19,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -35,7 +36,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
-// Options configure a Controller. All fields but Selector, MaxNodes, UnreadyLimit, LaunchRequests, Debounce, Interval
+// Options configure a Controller. All fields but WatchCluster, Selector, MaxNodes, UnreadyLimit, LaunchRequests, Debounce, Interval
 // and SettleTime are required.
 type Options struct {
 	// Client writes objects, and reads NodeGroups and NodeRetirements from caches.
@@ -44,6 +45,8 @@ type Options struct {
 	// Informers watch what placement reads. They are shared, so that objects are in memory once. Pods reads from them.
 	Informers live.Informers
 	Pods      live.PodReader
+	// WatchCluster returns the snapshot that is fed by Informers, so that components share it. nil makes a new one.
+	WatchCluster func(discovery.ServerResourcesInterface) (*live.Cluster, error)
 	// Kube reads without a cache: the API discovery, and the Nodes before an instance is deleted.
 	Kube    kubernetes.Interface
 	Groups  nodegroup.Groups
@@ -116,6 +119,11 @@ func New(o Options) *Controller {
 	wake := make(chan struct{}, 1)
 	if o.LaunchRequests == nil {
 		o.LaunchRequests = NewLaunchRequests()
+	}
+	if o.WatchCluster == nil {
+		o.WatchCluster = func(api discovery.ServerResourcesInterface) (*live.Cluster, error) {
+			return live.WatchCluster(api, o.Informers, o.Log)
+		}
 	}
 	o.LaunchRequests.wake = wake
 	return &Controller{

@@ -42,7 +42,7 @@ func (a *Controller) startWatches(ctx context.Context) (*clusterCaches, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watching DaemonSets: %w", err)
 	}
-	cluster, err := live.WatchCluster(a.options.Kube.Discovery(), informers, a.options.Log)
+	cluster, err := a.options.WatchCluster(a.options.Kube.Discovery())
 	if err != nil {
 		return nil, err
 	}

@@ -190,7 +190,13 @@ func newChartRow(d *Drain, a axis, r *podRow, i int, l limits) chartRow {
 	if until.After(a.start) {
 		out.Bars = append(out.Bars, a.bar("wait", a.start, until))
 	}
+	if start, ready := startOfSuccessor(p); !start.IsZero() {
+		out.Bars = append(out.Bars, a.bar("surge", start, ready))
+	}
 	for _, w := range r.waits {
+		if w.delay.Reason == drain.ObstacleSurge {
+			continue // the bar of its successor shows it
+		}
 		out.Bars = append(out.Bars, a.bar(classOfWait(w.delay), w.start, w.end))
 	}
 	if !began.IsZero() {
@@ -211,6 +217,31 @@ func newChartRow(d *Drain, a axis, r *podRow, i int, l limits) chartRow {
 		out.Gone, out.Killed = a.x(p.EndedAt), r.wasCutShort()
 	}
 	return out
+}
+
+// startOfSuccessor returns when the pod's successor was started, and when it was ready. If it was never ready, it returns the
+// end of the surge. Both are zero without a surge.
+func startOfSuccessor(p drain.PodReport) (start, ready time.Time) {
+	if p.Surge == nil || p.Surge.Result.StartedAt.IsZero() {
+		return time.Time{}, time.Time{}
+	}
+	r := p.Surge.Result
+	ready = r.ReadyAt
+	if ready.IsZero() {
+		ready = r.EndedAt
+	}
+	if ready.Before(r.StartedAt) {
+		ready = r.StartedAt
+	}
+	return r.StartedAt, ready
+}
+
+// describeSurge returns whether and why a pod got a successor first. It returns "" if it needed none.
+func describeSurge(p drain.PodReport) string {
+	if p.Surge == nil {
+		return ""
+	}
+	return p.Surge.String()
 }
 
 func (r *podRow) wasCutShort() bool {
@@ -236,7 +267,8 @@ func classOfWait(d drain.Delay) string {
 func describeRow(d *Drain, a axis, r *podRow) string {
 	parts := []string{r.name()}
 	for _, c := range []struct{ name, text string }{
-		{"rule", r.pod.Decision.Rule.String()}, {"asked", offset(a, r.pod.FirstRequestedAt)}, {"waited", describeWaits(r.waits)},
+		{"rule", r.pod.Decision.Rule.String()}, {"group", r.pod.Group}, {"asked", offset(a, r.pod.FirstRequestedAt)}, {"waited", describeWaits(r.waits)},
+		{"successor", describeSurge(r.pod)},
 		{"removed", strings.TrimSpace(describeRemoval(r.pod) + " " + offset(a, startOfRemoval(r.pod)))},
 		{"gone", strings.TrimSpace(offset(a, r.pod.EndedAt) + " " + string(r.pod.End))},
 	} {
@@ -280,6 +312,8 @@ func describeRemoval(p drain.PodReport) string {
 		return "forced deletion"
 	case drain.DeletedOnRequest:
 		return "deleted without eviction"
+	case drain.Surged:
+		return "deleted by its ReplicaSet"
 	case drain.GraceShortened:
 		return "grace period shortened"
 	case drain.NotRemoved:

@@ -177,11 +177,12 @@ func newPage(r *Report, l limits) *page {
 	p.Cards = newCards(r)
 	p.addDrains(r, l)
 	p.addRetirements(r, l)
-	for _, e := range r.Trace[:min(len(r.Trace), l.trace)] {
+	// The latest entries are kept: they say how it ended.
+	for _, e := range r.Trace[max(0, len(r.Trace)-l.trace):] {
 		p.Trace = append(p.Trace, traceRow{formatTime(e.At), l.clean(e.Node), e.From, l.clean(e.What), l.clean(e.Why), e.IsWarning})
 	}
 	p.TraceMore = len(r.Trace) - len(p.Trace)
-	for _, e := range r.Events[:min(len(r.Events), l.events)] {
+	for _, e := range r.Events[max(0, len(r.Events)-l.events):] {
 		p.Events = append(p.Events, eventRow{
 			formatTime(e.At), l.clean(e.Type), l.clean(e.Reason), l.clean(e.Object()), l.clean(e.Message), l.clean(e.Component), e.Count,
 			e.Type == "Warning",
@@ -213,6 +214,10 @@ func newCards(r *Report) []card {
 		{"Drains", fmt.Sprint(t.Drains), false}, {"Pods gone", fmt.Sprint(t.Gone), false}, {"Pods remaining", fmt.Sprint(t.Remaining), t.Remaining > 0},
 		{"Deleted without eviction", fmt.Sprint(t.Forced), t.Forced > 0}, {"Cut short", fmt.Sprint(t.CutShort), t.CutShort > 0},
 		{"Not to be evicted", fmt.Sprint(t.Skipped), false},
+	}
+	if t.Surged > 0 {
+		all = append(all, card{"Left after their successor was ready", fmt.Sprint(t.Surged), false},
+			card{"Service gained by successors", formatDuration(toDuration(t.SecondsGained)), false})
 	}
 	if t.LongestPDBWaitSeconds > 0 {
 		all = append(all, card{"Longest wait for a PDB", formatDuration(toDuration(t.LongestPDBWaitSeconds)), false})
@@ -311,11 +316,19 @@ func newDrainSection(id string, d *Drain, limit int, l *limits) drainSection {
 	return s
 }
 
+// describeSurgeAfter returns the decision about a pod's successor as the end of a list.
+func describeSurgeAfter(p drain.PodReport) string {
+	if text := describeSurge(p); text != "" {
+		return "; " + text
+	}
+	return ""
+}
+
 func newTableRow(a axis, r *podRow, l *limits) tableRow {
 	p := r.pod
 	row := tableRow{
 		Name: cleanText(r.name()), Owner: cleanText(p.Owner), Rule: l.clean(strings.TrimSuffix(p.Decision.Rule.String()+": "+p.Decision.Detail, ": ")),
-		Asked: offset(a, p.FirstRequestedAt), Waited: l.clean(describeWaits(r.waits)),
+		Asked: offset(a, p.FirstRequestedAt), Waited: l.clean(strings.TrimPrefix(describeWaits(r.waits)+describeSurgeAfter(p), "; ")),
 		Removal: cleanText(strings.TrimSpace(describeRemoval(p) + " " + offset(a, startOfRemoval(p)))), Gone: offset(a, p.EndedAt),
 		End: cleanText(string(p.End)), IsBad: r.wasCutShort() || p.IsNotRemoved() || p.Removal == drain.ForceDeleted,
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/slipway-dev/slipway/internal/drain"
 	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
+	"github.com/slipway-dev/slipway/internal/surge"
 )
 
 // Inputs collects what the inputs of a report contain. It reads leniently: a part that cannot be read is ignored and
@@ -269,12 +270,13 @@ func readDrainReport(v *value) *drain.Report {
 func readPod(v *value) drain.PodReport {
 	p := drain.PodReport{
 		Namespace: v.get("namespace").string(), Name: v.get("name").string(), UID: v.get("uid").string(), Owner: v.get("owner").string(),
-		Wave: int(v.get("wave").int()), FirstRequestedAt: v.get("firstRequestedAt").time(),
+		Wave: int(v.get("wave").int()), Group: v.get("group").string(), FirstRequestedAt: v.get("firstRequestedAt").time(),
 		Removal: drain.RemovalMethod(v.get("removal").string()), RemovalRequestedAt: v.get("removalRequestedAt").time(),
 		TerminatingSince: v.get("terminatingSince").time(), WantedGraceSeconds: v.get("graceWantedSeconds").int(),
 		GivenGraceSeconds: v.get("graceGivenSeconds").int(), End: drain.PodEnd(v.get("end").string()), EndedAt: v.get("endedAt").time(),
 		UnansweredRequest: drain.RemovalMethod(v.get("unansweredRequest").string()),
 	}
+	p.Surge = readSurge(v.get("surge"))
 	decision := v.get("decision")
 	p.Decision.Detail = decision.get("detail").string()
 	if rule := decision.get("rule"); rule != nil && p.Decision.Rule.UnmarshalText([]byte(rule.string())) != nil {
@@ -291,6 +293,34 @@ func readPod(v *value) drain.PodReport {
 		})
 	}
 	return p
+}
+
+// readSurge reads what a page shows of a pod's surge. It returns nil if the pod has none.
+func readSurge(v *value) *drain.SurgeReport {
+	if v == nil {
+		return nil
+	}
+	if v.kind != object {
+		v.refuse("a surge")
+		return nil
+	}
+	decision, progress, result := v.get("decision"), v.get("progress"), v.get("result")
+	return &drain.SurgeReport{
+		Decision: surge.Decision{
+			Verdict: surge.Verdict(decision.get("verdict").string()), Reason: decision.get("reason").string(),
+			Detail: decision.get("detail").string(), StartupSeconds: decision.get("startupSeconds").number(),
+		},
+		Progress: surge.Progress{
+			Step: surge.Step(progress.get("step").string()), Since: progress.get("since").time(),
+			Successor: progress.get("successor").string(), Detail: progress.get("detail").string(),
+		},
+		Result: surge.Result{
+			PodLeft: result.get("podLeft").string() == "true", Successor: result.get("successor").string(), Reason: result.get("reason").string(),
+			Detail: result.get("detail").string(), StartedAt: result.get("startedAt").time(), ReadyAt: result.get("readyAt").time(),
+			EndedAt: result.get("endedAt").time(),
+		},
+		Problem: v.get("problem").string(),
+	}
 }
 
 func readEvent(v *value) Event {

@@ -327,7 +327,8 @@ type interval struct {
 func lastTime(d *drain.Report) time.Time {
 	last := d.StartedAt
 	for _, p := range d.Pods {
-		for _, at := range []time.Time{p.FirstRequestedAt, p.RemovalRequestedAt, p.TerminatingSince, p.EndedAt} {
+		_, ready := startOfSuccessor(p)
+		for _, at := range []time.Time{p.FirstRequestedAt, p.RemovalRequestedAt, p.TerminatingSince, p.EndedAt, ready} {
 			if at.After(last) {
 				last = at
 			}
@@ -390,6 +391,8 @@ func sumDrains(drains []Drain) Totals {
 		t.Skipped += d.Totals.Skipped
 		t.Forced += d.Totals.Forced
 		t.CutShort += d.Totals.CutShort
+		t.Surged += d.Totals.Surged
+		t.SecondsGained += d.Totals.SecondsGained
 		for _, w := range d.PDBs[:min(1, len(d.PDBs))] {
 			if w.LongestSeconds > t.LongestPDBWaitSeconds {
 				t.LongestPDBWaitSeconds, t.LongestPDB = w.LongestSeconds, w.PDB

@@ -393,3 +393,22 @@ func FuzzReport(f *testing.F) {
 		checkGeometry(t, body)
 	})
 }
+
+func TestPageShowsStartupOfSuccessors(t *testing.T) {
+	const report = `{"node":"n","outcome":"drained","startedAt":"2026-03-01T12:00:00Z","endedAt":"2026-03-01T12:00:30Z","pods":[
+{"namespace":"shop","name":"web","uid":"u1","decision":{"rule":"ordinary"},"action":"evict","wave":0,"removal":"surged","removalRequestedAt":"2026-03-01T12:00:20Z",
+"graceWantedSeconds":8,"graceGivenSeconds":8,"end":"stopped","endedAt":"2026-03-01T12:00:22Z","delays":[{"reason":"surge","detail":"x","count":0,"startedAt":"2026-03-01T12:00:00Z","durationSeconds":0}],
+"surge":{"decision":{"verdict":"needed","reason":"last-ready","detail":"it is the last"},"result":{"podLeft":true,"successor":"shop/next","startedAt":"2026-03-01T12:00:00Z","readyAt":"2026-03-01T12:00:18Z"}}},
+{"namespace":"shop","name":"db","uid":"u2","decision":{"rule":"ordinary"},"action":"evict","wave":0,"removal":"evicted","removalRequestedAt":"2026-03-01T12:00:01Z",
+"graceWantedSeconds":8,"graceGivenSeconds":8,"end":"stopped","endedAt":"2026-03-01T12:00:02Z","surge":{"decision":{"verdict":"refused","reason":"paused","detail":"it is paused"}}}]}`
+	var in Inputs
+	must.NoError(t, in.Read("in", []byte(report)))
+	check.Len(t, 0, in.Problems())
+	r := Build(&in, Options{})
+	check.Is(t, 1, r.Totals.Surged)
+	check.Is(t, 18, r.Totals.SecondsGained)
+	page := renderHTML(t, r)
+	check.Is(t, 2, strings.Count(page, `class="surge"`)) // in the chart and in the legend
+	check.Contains(t, page, "needed: it is the last; successor shop/next is ready", "refused: it is paused", "deleted by its ReplicaSet",
+		"1 pod: got no successor, reason paused", "Service gained by successors")
+}

@@ -105,6 +105,7 @@ func traceDrain(d Drain) []TraceEntry {
 	add(d.StartedAt, false, why, "drain started")
 	traceDecisions(d, add)
 	traceWaits(d, add)
+	traceSurges(d, add)
 	forced := 0
 	for _, p := range d.Pods {
 		if p.Removal == drain.ForceDeleted || p.Removal == drain.DeletedOnRequest {
@@ -197,6 +198,27 @@ func traceWaits(d Drain, add func(at time.Time, warning bool, why, what string, 
 	}
 }
 
+// traceSurges adds one entry for each reason of a decision about successors.
+func traceSurges(d Drain, add func(at time.Time, warning bool, why, what string, args ...any)) {
+	type key struct{ verdict, reason string }
+	count, why, order := map[key]int{}, map[key]string{}, []key{}
+	for _, p := range d.Pods {
+		if p.Surge == nil {
+			continue
+		}
+		k := key{string(p.Surge.Decision.Verdict), p.Surge.Decision.Reason}
+		if count[k]++; count[k] == 1 {
+			order = append(order, k)
+			why[k] = p.Namespace + "/" + p.Name + ": " + describeSurge(p)
+		}
+	}
+	for _, k := range order {
+		what := map[string]string{"needed": "got a successor first", "refused": "got no successor"}[k.verdict]
+		add(d.StartedAt, k.verdict != "needed", why[k], "%s: %s, reason %s", observe.FormatCount(count[k], "pod"), cmp.Or(what, "not decided about"),
+			cmp.Or(k.reason, "not given"))
+	}
+}
+
 // describeObstacle returns what a pod waits for.
 func describeObstacle(reason drain.ObstacleKind, pdb string) string {
 	switch reason {
@@ -204,12 +226,18 @@ func describeObstacle(reason drain.ObstacleKind, pdb string) string {
 		return strings.TrimSpace("blocked by PDB " + pdb)
 	case drain.ObstacleMultiplePDBs:
 		return "blocked by several PDBs"
+	case drain.ObstacleSurge:
+		return "its successor starts"
 	case drain.ObstacleEarlierWave:
 		return "earlier wave"
 	case drain.ObstacleAPIServerBusy:
 		return "API server busy"
 	case drain.ObstacleWebhook:
 		return "admission webhook"
+	case drain.ObstacleGroup:
+		return "other pods of its group"
+	case drain.ObstacleResponder:
+		return "eviction responder"
 	}
 	return cmp.Or(string(reason), "unknown obstacle")
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/elapsed"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/observe"
+	"github.com/slipway-dev/slipway/internal/surge"
 )
 
 // drainNode drains the node with package drain. It also detects that the instance disappears during the drain.
@@ -97,10 +98,33 @@ func (p *retirementScope) startDrain(ctx context.Context) (*drainRun, error) {
 	d := p.groupDrainPolicy()
 	return p.controller.drains.startDrain(ctx, p.rt, p.controller.options.API, drain.Options{
 		Node: p.rt.Spec.NodeName, Policy: &policy, GraceSeconds: d.GraceSeconds,
-		AddFacts:   func(f *podrules.Facts, pod *kubeapi.Pod) { marks.AddFacts(f, pod.Namespace, pod.Labels) },
-		TimeLimits: drain.TimeLimits{TimeoutAt: p.drainTimeoutAt()},
-		Logger:     p.log,
+		AddFacts:         func(f *podrules.Facts, pod *kubeapi.Pod) { marks.AddFacts(f, pod.Namespace, pod.Labels) },
+		TimeLimits:       drain.TimeLimits{TimeoutAt: p.drainTimeoutAt()},
+		EvictionRequests: p.controller.options.EvictionRequests,
+		Surger:           p.newSurger(d.Surge),
+		Logger:           p.log,
 	}, terms), nil
+}
+
+// newSurger returns the Surger of a drain, or nil if no pod surges.
+func (p *retirementScope) newSurger(m v1alpha1.SurgeMode) drain.Surger {
+	mode, err := surge.ParseMode(string(m)) // a group with another word is not accepted
+	if err != nil || !mode.Enabled() || p.controller.options.NewSurger == nil {
+		return nil
+	}
+	return p.controller.options.NewSurger(mode)
+}
+
+// deleteLeftRequests deletes the EvictionRequests that the drain of an earlier process has left. A failure only leaves
+// requests that end with their pods.
+func (p *retirementScope) deleteLeftRequests(ctx context.Context) {
+	o := &p.controller.options
+	if o.EvictionRequests == nil || !p.hasReached(v1alpha1.Draining) {
+		return
+	}
+	if err := drain.DeleteEvictionRequests(ctx, o.EvictionRequests, p.rt.Spec.NodeName); err != nil {
+		p.log.Warn("cannot delete the EvictionRequests of an earlier drain: they end with their pods", "err", err)
+	}
 }
 
 // newDrainTerms returns the settings for a drain that starts now.

@@ -20,6 +20,7 @@ type drainRegistry struct {
 	runs map[string]*drainRun // by name of the retirement
 	// endedRuns passes retirements with a finished drain back to the controller.
 	endedRuns chan event.TypedGenericEvent[*v1alpha1.NodeRetirement]
+	metrics   *Metrics
 }
 
 // drainTerms holds the settings that users may change during a drain. After a change, a new drain starts. So if a user
@@ -63,8 +64,9 @@ func (r *drainRun) markReportedIfDue(interval time.Duration, isBlocked bool) (du
 	return true
 }
 
-func newDrainRegistry() *drainRegistry {
+func newDrainRegistry(m *Metrics) *drainRegistry {
 	return &drainRegistry{
+		metrics:   m,
 		runs:      map[string]*drainRun{},
 		endedRuns: make(chan event.TypedGenericEvent[*v1alpha1.NodeRetirement], 1024),
 	}
@@ -110,6 +112,7 @@ func (d *drainRegistry) startDrain(ctx context.Context, rt *v1alpha1.NodeRetirem
 		defer run.cancel()
 		run.report, run.err = drain.Run(work, api, o)
 		run.endedAt = time.Now()
+		d.metrics.recordDrain(run.report)
 		if o.Logger != nil {
 			run.report.Log(o.Logger)
 		}

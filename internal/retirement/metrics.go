@@ -10,6 +10,7 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/drain"
 )
 
 // Metrics counts what retirements do. [StateCollector] reads the metrics of the current state at each scrape.
@@ -18,6 +19,8 @@ type Metrics struct {
 	phases   *prometheus.HistogramVec
 	results  *prometheus.CounterVec
 	requests *prometheus.CounterVec
+
+	surges, surgeRefusals, surgeSeconds, surgesNotRestored, surgesRestored *prometheus.CounterVec
 }
 
 // NewMetrics registers the metrics.
@@ -40,9 +43,29 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 			Name: "slipway_cloud_requests_total",
 			Help: "Calls of a cloud provider: ok, not-found, throttled, refused or error.",
 		}, []string{"provider", "call", "result"}),
+		surges: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "slipway_surges_total",
+			Help: "Surges that ended, by result: succeeded, or why the pod has not left by the surge.",
+		}, []string{"result"}),
+		surgeRefusals: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "slipway_surge_refusals_total",
+			Help: "Refused surges, by reason. A pod that waits counts at each decision.",
+		}, []string{"reason"}),
+		surgeSeconds: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "slipway_surge_gained_seconds_total",
+			Help: "Time that pods kept running while their successors started, in seconds.",
+		}, nil),
+		surgesNotRestored: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "slipway_surges_not_restored_total",
+			Help: "Surges whose drain could not restore the size of the owner. Another process does.",
+		}, nil),
+		surgesRestored: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "slipway_surges_restored_total",
+			Help: "Surges of ended processes whose size this process has restored.",
+		}, nil),
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.steps, m.phases, m.results, m.requests} {
+	for _, c := range []prometheus.Collector{m.steps, m.phases, m.results, m.requests, m.surges, m.surgeRefusals, m.surgeSeconds, m.surgesNotRestored, m.surgesRestored} {
 		errs = append(errs, r.Register(c))
 	}
 	return m, errors.Join(errs...)
@@ -71,6 +94,36 @@ func (m *Metrics) recordPhase(rt *v1alpha1.NodeRetirement, recordPhase v1alpha1.
 
 func (m *Metrics) recordFinished(rt *v1alpha1.NodeRetirement, phase v1alpha1.Phase, code string) {
 	m.results.WithLabelValues(string(rt.Spec.Reason), string(phase), code).Inc()
+}
+
+// surgeSucceeded is the result label of a surge after which the pod left. The other labels are reasons of package surge.
+const surgeSucceeded = "succeeded"
+
+// SurgeStarted implements surge.Metrics.
+func (*Metrics) SurgeStarted() {}
+
+// SurgeSucceeded implements surge.Metrics.
+func (m *Metrics) SurgeSucceeded(gained time.Duration) {
+	m.surges.WithLabelValues(surgeSucceeded).Inc()
+	m.surgeSeconds.WithLabelValues().Add(gained.Seconds())
+}
+
+// SurgeFailed implements surge.Metrics.
+func (m *Metrics) SurgeFailed(reason string) { m.surges.WithLabelValues(reason).Inc() }
+
+// SurgeRefused implements surge.Metrics.
+func (m *Metrics) SurgeRefused(reason string) { m.surgeRefusals.WithLabelValues(reason).Inc() }
+
+// RecordRestored implements surge.Metrics.
+func (m *Metrics) RecordRestored() { m.surgesRestored.WithLabelValues().Inc() }
+
+// recordDrain counts the surges of a drain that have not restored a size.
+func (m *Metrics) recordDrain(r drain.Report) {
+	for _, p := range r.Pods {
+		if p.Surge != nil && p.Surge.Result.RestoreErr != nil {
+			m.surgesNotRestored.WithLabelValues().Inc()
+		}
+	}
 }
 
 // RecordCloudRequest counts a call of a cloud provider by its result.

@@ -33,6 +33,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/drain"
 	"github.com/slipway-dev/slipway/internal/instances"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/surge"
 )
 
 // API is the part of the API server that the package uses without caches. *kubeapi.Client implements it.
@@ -49,21 +50,25 @@ type GroupLister interface {
 	List(ctx context.Context) ([]v1alpha1.NodeGroup, error)
 }
 
-// Options configures a Controller. All fields but Intervals and Selector are required.
+// Options configures a Controller. All fields but EvictionRequests, Intervals, Selector and NewSurger are required.
 type Options struct {
 	// Client writes. It reads NodeRetirements and Nodes from caches.
 	Client client.Client
 	// LiveReader reads from the API server.
 	LiveReader client.Reader
 	API        API
-	Groups     GroupLister
+	// EvictionRequests asks the responders of a pod before its eviction; nil asks nobody.
+	EvictionRequests drain.EvictionRequestAPI
+	Groups           GroupLister
 	// Selector selects the groups that this process observes and accepts; nil is all.
 	Selector labels.Selector
 	// Clouds has the providers by name.
 	Clouds  map[string]cloud.Provider
 	Events  events.EventRecorder
 	Metrics *Metrics
-	Log     *slog.Logger
+	// NewSurger returns the Surger of a drain with a surge mode that is not Off. nil means that no pod surges.
+	NewSurger func(surge.Mode) drain.Surger
+	Log       *slog.Logger
 	// TTL is how long the record of a finished retirement is kept, unless its spec sets that. 0 deletes it at once.
 	TTL       time.Duration
 	Intervals Intervals
@@ -127,7 +132,7 @@ type Controller struct {
 func New(o Options) *Controller {
 	o.Intervals = o.Intervals.withDefaults()
 	return &Controller{
-		options: o, events: eventRecorder{o.Events}, drains: newDrainRegistry(), expectations: newExpectations(), nodes: instances.NewNodeReader(o.LiveReader), retirementReader: &retirementReader{reader: o.LiveReader},
+		options: o, events: eventRecorder{o.Events}, drains: newDrainRegistry(o.Metrics), expectations: newExpectations(), nodes: instances.NewNodeReader(o.LiveReader), retirementReader: &retirementReader{reader: o.LiveReader},
 		providerSlots: newProviderSlots(o.Clouds),
 	}
 }

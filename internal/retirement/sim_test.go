@@ -569,6 +569,10 @@ func (s *sim) DeletePod(context.Context, kubeapi.PodRemoval) error {
 	return nil
 }
 
+func (*sim) GetPodGroup(context.Context, string, string) (*kubeapi.PodGroup, error) {
+	return nil, errors.New("podgroups are not served")
+}
+
 // WatchPodDisruptionBudgets returns no PDBs.
 func (s *sim) WatchPodDisruptionBudgets(ctx context.Context, _ string, h kubeapi.Handler[kubeapi.PodDisruptionBudget]) error {
 	for {

@@ -255,6 +255,7 @@ func (p *retirementScope) endEarly(ctx context.Context, reasons []v1alpha1.Retir
 		phase = v1alpha1.Failed
 	case meta.IsStatusConditionTrue(p.rt.Status.Conditions, v1alpha1.RetirementAdmitted):
 		phase = v1alpha1.Aborted
+		p.deleteLeftRequests(ctx)
 		if err := p.restoreNode(ctx); err != nil {
 			return p.recordRestoreFailed(ctx, reasons, err)
 		}

@@ -6,22 +6,43 @@
 package surge
 
 import (
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// Mode says which pods may surge. The annotation [Annotation] of a pod or its owner overrides it in both directions.
+// Mode says which pods may surge. The drain of a node has one mode. The words are not off and on, because YAML reads
+// these as booleans.
 type Mode string
 
 const (
-	// Off is the default: only pods with the annotation "true" surge.
-	Off Mode = "off"
+	// Off is the default: no pod surges, whatever its annotations say. The empty Mode means the same.
+	Off Mode = "never"
+	// Annotated lets those pods surge that have the annotation "true", or whose owner has it.
+	Annotated Mode = "annotated"
 	// On lets every pod surge that can, except for those with the annotation "false".
-	On Mode = "on"
+	On Mode = "always"
 )
 
-// Annotation is set on a pod or its owner, "true" or "false". The pod's annotation has priority.
+// ParseMode returns the mode with the given name, ignoring letter case: a NodeGroup has Never, Annotated and Always. The
+// empty name is [Off].
+func ParseMode(s string) (Mode, error) {
+	switch m := Mode(strings.ToLower(s)); m {
+	case Off, Annotated, On:
+		return m, nil
+	case "":
+		return Off, nil
+	}
+	return Off, fmt.Errorf("%q is not a surge mode: use never, annotated or always", s)
+}
+
+// Enabled reports whether any pod may surge.
+func (m Mode) Enabled() bool { return m == Annotated || m == On }
+
+// Annotation is set on a pod or its owner, "true" or "false". The pod's annotation has priority. With [Off] it has no
+// effect.
 const Annotation = "slipway.dev/surge"
 
 // Verdict is the result of a [Decision].

@@ -106,6 +106,31 @@ func TestPodsPaneSaysWhyEachPodStays(t *testing.T) {
 	}
 }
 
+func TestPodsPaneMovesNothingToRetiringNode(t *testing.T) {
+	w := &Watcher{loads: snapshot.New(), marked: map[string]bool{}, pods: podsOnNode{newRunningPod("web", "ReplicaSet")}}
+	nodes := []corev1.Node{newNode("node-1", "g"), newNode("node-2", "g")}
+	for i := range nodes {
+		nodes[i].Status.Allocatable = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("1Gi"), corev1.ResourcePods: resource.MustParse("10")}
+		w.setObject(&nodes[i])
+	}
+	w.setObject(newRunningPod("web", "ReplicaSet"))
+	describe := func() string {
+		got, err := w.DescribeNodePods(t.Context(), "node-1", planner.Policies()[0], planner.Options{Now: noon, PodRules: grouppolicy.NewPodPolicy(&v1alpha1.NodeGroup{}, false)})
+		must.NoError(t, err)
+		return normalizeSpace(got.Lines[len(got.Lines)-1].Text)
+	}
+	rt := v1alpha1.NodeRetirement{Spec: v1alpha1.NodeRetirementSpec{NodeName: "node-2"}}
+	w.markNodesBeingRemoved(nodes, []v1alpha1.NodeRetirement{rt})
+	if got := describe(); !strings.HasPrefix(got, "shop/web stays (no-room)") {
+		t.Errorf("while the only other node is retired: %s", got)
+	}
+	rt.Status.Phase = v1alpha1.Aborted
+	w.markNodesBeingRemoved(nodes, []v1alpha1.NodeRetirement{rt})
+	if got := describe(); got != "shop/web would move to node-2" {
+		t.Errorf("after the retirement was aborted: %s", got)
+	}
+}
+
 func TestPaneFollowsCursorWithoutRequests(t *testing.T) {
 	term := newTerminal(t, BuildState(newSceneFacts()))
 	term.press("down")

@@ -29,6 +29,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/live"
 	"github.com/slipway-dev/slipway/internal/placement/planner"
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
+	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
 const (
@@ -55,8 +56,10 @@ type Watcher struct {
 	events     *recentEvents
 	evictions  evictionCounter
 
-	mu       sync.Mutex
-	loads    *snapshot.Snapshot
+	mu    sync.Mutex
+	loads *snapshot.Snapshot
+	// marked are the nodes that loads has with a mark of removal.
+	marked   map[string]bool
 	failures map[string]failure // by the reflector's type description
 }
 
@@ -81,7 +84,7 @@ type failure struct {
 // NewWatcher returns a Watcher, which the caller starts with Run. It returns an error if the API server does not answer
 // or rejects the credentials.
 func NewWatcher(ctx context.Context, cfg *rest.Config) (*Watcher, error) {
-	w := &Watcher{changed: make(chan struct{}, 1), loads: snapshot.New(), failures: map[string]failure{}, evictions: evictionCounter{at: map[types.UID]time.Time{}}}
+	w := &Watcher{changed: make(chan struct{}, 1), loads: snapshot.New(), marked: map[string]bool{}, failures: map[string]failure{}, evictions: evictionCounter{at: map[types.UID]time.Time{}}}
 	scheme := runtime.NewScheme()
 	err := errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme), policyv1.AddToScheme(scheme), storagev1.AddToScheme(scheme))
 	if err != nil {
@@ -323,6 +326,7 @@ func (w *Watcher) buildState(ctx context.Context) (State, error) {
 		}
 	}
 	if whole {
+		w.markNodesBeingRemoved(f.Nodes, f.Retirements)
 		if err := w.readDecisions(ctx, &f); err != nil {
 			return State{}, err
 		}
@@ -357,6 +361,25 @@ func (w *Watcher) readKindFromCache(ctx context.Context, k *watchedKind, f *Fact
 		f.Retirements = list.Items
 	}
 	return nil
+}
+
+// markNodesBeingRemoved marks the nodes in loads that are being taken out of service, so that the pane with a node's pods
+// moves none there, as slipway why does.
+func (w *Watcher) markNodesBeingRemoved(nodes []corev1.Node, retirements []v1alpha1.NodeRetirement) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i := range nodes {
+		n := &nodes[i]
+		marked := retirement.MarkIfBeingRemoved(n, retirements)
+		if marked != n || w.marked[n.Name] {
+			_ = w.loads.SetNode(marked) // it fails only while a plan is made, which also needs the lock
+		}
+		if marked == n {
+			delete(w.marked, n.Name)
+		} else {
+			w.marked[n.Name] = true
+		}
+	}
 }
 
 // readLoads sets the loads of the nodes in f. The caller must have read the nodes before.

@@ -178,6 +178,9 @@ unconfirmedAfter: {least: 10000, most: 3600000, words: 10s to 1h}
 {{- end }}
 {{- end }}
 {{- end }}
+{{- if and (ne (default "never" $a.config.surge) "never") (not $a.admissionPolicies) }}
+{{- fail (printf "agent.config.surge: %s, but agent.admissionPolicies is false: a stolen token could then change the image of every pod; want agent.admissionPolicies: true, or surge: never" $a.config.surge) }}
+{{- end }}
 {{- if regexMatch "^0+%?$" (toString $a.maxUnavailable) }}
 {{- fail (printf "agent.maxUnavailable: %v: no agent could be replaced by an upgrade; want 1 or more" $a.maxUnavailable) }}
 {{- end }}
@@ -255,6 +258,18 @@ to an address in a file, or by a proxy of the environment, is known to be cut of
 
 {{- define "slipway.refusals.manager" -}}
 {{- $m := .Values.manager }}
+{{- if not $m.surge }}
+{{- range $group, $spec := $m.nodeGroups }}
+{{- with (default dict $spec.drain).surge }}
+{{- if ne . "Never" }}
+{{- fail (printf "manager.nodeGroups.%s.drain.surge: %s, but manager.surge: false keeps the rights to from the manager: want manager.surge: true, or drain.surge: Never" $group .) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if and $m.surge (not $m.admissionPolicies) }}
+{{- fail "manager.surge: true, but manager.admissionPolicies is false: a stolen token could then change the image of every pod; want manager.admissionPolicies: true, or surge: false" }}
+{{- end }}
 {{- range $m.extraArgs }}
 {{- if and (gt (int $m.replicas) 1) (regexMatch "^--leader-elect=(0|f|F|false|False|FALSE)$" .) }}
 {{- fail (printf "manager.replicas: %d, but manager.extraArgs has %s: two would act at once; want one replica or leader election" (int $m.replicas) .) }}

@@ -24,6 +24,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/notify"
 	"github.com/slipway-dev/slipway/internal/observe"
 	"github.com/slipway-dev/slipway/internal/semaphore"
+	"github.com/slipway-dev/slipway/internal/surge"
 )
 
 const (
@@ -130,6 +131,9 @@ func RunAgentWithOptions(ctx context.Context, c config.Agent, x AgentOptions, st
 	log = log.With("node", c.NodeName)
 	api, err := x.newAPIClient(c.Kubeconfig)
 	if err != nil {
+		return err
+	}
+	if err := checkEndpoint(c); err != nil {
 		return err
 	}
 	registry := observe.NewRegistry()
@@ -256,6 +260,13 @@ func newAgent(c config.Agent, x AgentOptions, own instance, log *slog.Logger, tr
 			return nil, "", fmt.Errorf("--max-concurrent-drains: %w", err)
 		}
 	}
+	if mode, err := surge.ParseMode(c.Surge); err == nil && mode.Enabled() && !c.DryRun {
+		if o.Surger, err = surge.New(surge.Options{
+			API: api, Namespace: c.Namespace, Identity: surge.NewIdentity(c.NodeName), Mode: mode, Metrics: metrics, Logger: log,
+		}); err != nil {
+			return nil, "", fmt.Errorf("--surge: %w", err)
+		}
+	}
 	if c.Acknowledge && !c.DryRun {
 		o.Approver, o.Approvers = cloud.approver, map[string]agent.Approver{}
 		for _, source := range cloud.others {
@@ -269,6 +280,9 @@ func newAgent(c config.Agent, x AgentOptions, own instance, log *slog.Logger, tr
 	}
 	if c.WaitForDetach {
 		o.Volumes = api
+	}
+	if c.EvictionRequests == config.EvictionRequestsAuto {
+		o.EvictionRequests = api
 	}
 	return agent.New(o), cloud.endpoint, nil
 }

@@ -163,6 +163,21 @@ func openExternalSources(p cloudParts) ([]agent.Source, error) {
 	return all, nil
 }
 
+// checkEndpoint validates --endpoint before the node is read, if the cloud is known by then.
+func checkEndpoint(c config.Agent) error {
+	var err error
+	switch {
+	case c.Cloud == config.CloudAzure, isAutoCloud(c) && c.ResourceName != "":
+		_, err = azure.NewClient(azure.Options{Endpoint: c.Endpoint, Timeout: c.RequestTimeout, FirstTimeout: c.FirstRequestTimeout})
+	case c.Cloud == config.CloudAWS:
+		_, err = aws.NewClient(aws.ClientOptions{Endpoint: c.Endpoint, Timeout: c.RequestTimeout})
+	}
+	if err != nil {
+		return fmt.Errorf("--endpoint: %w", err)
+	}
+	return nil
+}
+
 // noMetadata is the metadata source of an agent with --cloud=none. It never answers, so it confirms no hints.
 type noMetadata struct{}
 

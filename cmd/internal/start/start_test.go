@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -98,4 +100,26 @@ func TestI10AgentRefusesBadOptions(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "--node-name") {
 		t.Errorf("error %v", err)
 	}
+}
+
+func TestI10BadEndpointIsRefusedAtTheStart(t *testing.T) {
+	for cloud, endpoint := range map[string]string{"azure": "http://h/x", "aws": "http://h/latest/meta-data", "auto": "http://h"} {
+		c := config.NewDefaultAgent()
+		c.NodeName, c.Cloud, c.Endpoint, c.ResourceName = "n", cloud, endpoint, "i-0"
+		c.Kubeconfig = writeKubeconfig(t)
+		if err := RunAgent(t.Context(), c, io.Discard); err == nil || !strings.Contains(err.Error(), "--endpoint") || !strings.Contains(err.Error(), endpoint) {
+			t.Errorf("%s: error %v", cloud, err)
+		}
+	}
+}
+
+// writeKubeconfig writes a kubeconfig of an API server that does not exist.
+func writeKubeconfig(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(path, []byte(`{"apiVersion":"v1","kind":"Config","current-context":"c","contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],`+
+		`"clusters":[{"name":"c","cluster":{"server":"http://127.0.0.1:1"}}],"users":[{"name":"u","user":{"token":"t"}}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/bench/result"
 	"github.com/slipway-dev/slipway/dev/bench/retirement"
 	"github.com/slipway-dev/slipway/dev/bench/storm"
+	"github.com/slipway-dev/slipway/dev/bench/surge"
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
@@ -48,6 +49,7 @@ type benchGroup struct {
 var benchGroups = []benchGroup{
 	{"agent", "the agent on a real control plane: speed, memory, and API requests", benchAgent},
 	{"peers", "the agent, slipway drain, kubectl drain and another handler on equal nodes: speed and memory", benchPeers},
+	{"surge", "50 pods that cannot be spared: time without ready endpoints, drain time, memory of the agent", benchSurge},
 	{"agent-storm", "200 agents, 100 of them with a simultaneous notice", benchStorm},
 	{"cloudpool", "shrinking a pool: decision time, API requests, and added latency of reads", benchCloudpool},
 	{"autoscale", "scale-up for unschedulable pods: number of instances, decision time, and time to the launch", benchAutoscale},
@@ -81,6 +83,10 @@ func benchPeers(ctx context.Context, o benchOptions) ([]result.Result, error) {
 	return peers.RunBenchmarks(ctx, peers.Options{
 		Kubernetes: o.kubernetes, Seed: o.seed, Peer: o.peer, PeerArgs: o.peerArgs, Rounds: o.rounds, Progress: o.progress,
 	})
+}
+
+func benchSurge(ctx context.Context, o benchOptions) ([]result.Result, error) {
+	return surge.RunBenchmarks(ctx, surge.Options{Kubernetes: o.kubernetes, Only: o.onlyPart, Pods: o.pods, Progress: o.progress})
 }
 
 func benchRetirement(ctx context.Context, o benchOptions) ([]result.Result, error) {
@@ -132,10 +138,10 @@ func newBenchCommand() *cobra.Command {
 	addVersionFlag(cmd, &o.kubernetes)
 	cmd.Flags().Uint64Var(&o.seed, "seed", 1, "random seed")
 	cmd.Flags().DurationVar(&o.idleTime, "idle", agent.IdleWindow, "measuring time of the idle agent; use less only for experiments")
-	cmd.Flags().StringVar(&o.onlyPart, "only", "", "measure only a part: agents or floor of agent-storm, or the measurements of agent with this text in their names")
+	cmd.Flags().StringVar(&o.onlyPart, "only", "", "measure only a part: agents or floor of agent-storm, or the measurements of agent or surge with this text in their names")
 	cmd.Flags().IntSliceVar(&o.nodes, "nodes", nil, "numbers of nodes, each of which is measured. agent-storm: machines with a notice, multiples of 10 "+
 		"(default 100). manager: nodes in the caches (default 5000)")
-	cmd.Flags().IntVar(&o.pods, "pods", 0, "manager: number of pods (default 30 for each node, at most 150000)")
+	cmd.Flags().IntVar(&o.pods, "pods", 0, "manager: number of pods (default 30 for each node, at most 150000). surge: Deployments on the node (default 50)")
 	cmd.Flags().DurationVar(&o.quietTime, "quiet", 0, "manager: measuring time; use less than 3m only for experiments")
 	cmd.Flags().StringVar(&o.peer, "peer", "", "peers: program of another handler of Azure's Scheduled Events, such as aks-node-termination-handler")
 	cmd.Flags().StringVar(&o.peerArgs, "peer-args", "", "peers: its arguments, separated by spaces, with {node}, {resource}, {kubeconfig}, {endpoint} and "+
@@ -148,7 +154,7 @@ func newBenchCommand() *cobra.Command {
 
 // groupFlags lists the groups that a flag applies to.
 var groupFlags = map[string][]string{
-	"only": {"agent", "agent-storm"}, "nodes": {"agent-storm", "manager"}, "pods": {"manager"}, "quiet": {"manager"}, "peer": {"peers"},
+	"only": {"agent", "agent-storm", "surge"}, "nodes": {"agent-storm", "manager"}, "pods": {"manager", "surge"}, "quiet": {"manager"}, "peer": {"peers"},
 	"peer-args": {"peers"}, "rounds": {"peers"},
 }
 

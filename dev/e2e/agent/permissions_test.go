@@ -147,7 +147,9 @@ func TestAgentUsesExactlyItsPermissions(t *testing.T) {
 		}
 	}
 	for right := range granted {
-		if !used[right] {
+		// Without the feature gate GenericWorkload, the API server drops spec.schedulingGroup of pods.
+		onlyWithGate := right == "get podgroups" || strings.HasSuffix(right, " evictionrequests") || strings.HasSuffix(right, " evictions") // see dev/e2e/drain
+		if !used[right] && !onlyWithGate {
 			t.Errorf("granted and never used: %s", right)
 		}
 	}

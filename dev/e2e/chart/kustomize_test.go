@@ -1,6 +1,8 @@
 package chart_test
 
 import (
+	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -26,9 +28,14 @@ var kustomizerLock sync.Mutex
 // kustomize returns the objects that kubectl apply -k applies.
 func kustomize(t *testing.T, dir string) []*unstructured.Unstructured {
 	t.Helper()
+	return runKustomize(t, filesys.MakeFsOnDisk(), filepath.Join(root(t), "deploy", dir))
+}
+
+func runKustomize(t *testing.T, files filesys.FileSystem, dir string) []*unstructured.Unstructured {
+	t.Helper()
 	kustomizerLock.Lock()
 	defer kustomizerLock.Unlock()
-	made, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), filepath.Join(root(t), "deploy", dir))
+	made, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(files, dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,6 +77,60 @@ func TestOverlaysHaveExpectedObjects(t *testing.T) {
 			t.Errorf("%s: -want +has:\n%s", overlay, d)
 		}
 	}
+}
+
+// TestSurgeComponentsMatchTheChart adds the components to the overlay with all parts. The result must have the rights of the
+// chart, and the argument that turns surges on.
+func TestSurgeComponentsMatchTheChart(t *testing.T) {
+	t.Parallel()
+	const overlay = `{resources: [../full], components: [../../agent/surge, ../../manager/surge]}`
+	all := kustomizeText(t, overlay)
+	has := map[string]*unstructured.Unstructured{}
+	for _, o := range all {
+		has[o.GetKind()+" "+o.GetName()] = o
+	}
+	ids, documents := renderPermissions(t, withSurge)
+	for i, document := range documents {
+		for _, want := range objects(t, document) {
+			got := has[ids[i]]
+			if got == nil {
+				t.Errorf("the overlay lacks %s", ids[i])
+				continue
+			}
+			for _, key := range []string{"rules", "spec", "subjects", "roleRef"} {
+				if d := cmp.Diff(want.Object[key], got.Object[key]); d != "" {
+					t.Errorf("%s: %s: -chart +overlay:\n%s", ids[i], key, d)
+				}
+			}
+		}
+	}
+	set := find[appsv1.DaemonSet](t, all, "DaemonSet", "slipway-agent")
+	if args := set.Spec.Template.Spec.Containers[0].Args; !slices.Contains(args, "--surge=annotated") {
+		t.Errorf("arguments %v, want --surge=annotated", args)
+	}
+}
+
+// kustomizeText returns the objects of a kustomization in a folder beside the overlays.
+func kustomizeText(t *testing.T, text string) []*unstructured.Unstructured {
+	t.Helper()
+	files := filesys.MakeFsInMemory()
+	deploy := filepath.Join(root(t), "deploy")
+	if err := filepath.WalkDir(deploy, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		return files.WriteFile(strings.TrimPrefix(path, deploy), raw)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := files.WriteFile("/overlays/test/kustomization.yaml", []byte(text)); err != nil {
+		t.Fatal(err)
+	}
+	return runKustomize(t, files, "/overlays/test")
 }
 
 // TestKustomizationsApplyWithRestrictedPods applies the kustomizations in sequence, because they share their

@@ -14,11 +14,18 @@ import (
 
 //go:generate go test -vet=off -run TestManifestsMatch . -update
 
-// withEverything contains the values of a release with every part and every right.
+// withEverything contains the values of a release with every part and every right but those for surges.
 const withEverything = `
 image: {registry: registry.example.com/slipway}
 manager: {enabled: true, bootstrapTokens: true}
 cloudpool: {enabled: true, nodeGroups: [workers], tls: {secretName: tls}}
+`
+
+// withSurge contains the values of a release with the rights for surges.
+const withSurge = `
+image: {registry: registry.example.com/slipway}
+agent: {config: {surge: annotated}}
+manager: {enabled: true, surge: true}
 `
 
 // deployFiles lists the files below deploy/ that are rendered from the chart. Each has a pattern for the kind and name
@@ -43,6 +50,15 @@ var deployFiles = map[string]string{
 	"viewer/doctor.yaml":                      ` slipway-doctor(-ask-agents)?$`,
 }
 
+// surgeFiles is as deployFiles, with the values withSurge. The rest of these values is as with withEverything.
+var surgeFiles = map[string]string{
+	"agent/surge/rbac.yaml":         `^(Cluster)?Role(Binding)? slipway-agent-surge$`,
+	"agent/surge/admission.yaml":    `^ValidatingAdmissionPolicy(Binding)? slipway-agent-surge-`,
+	"agent/surge/lease-policy.yaml": `^ValidatingAdmissionPolicy slipway-agent-lease$`,
+	"manager/surge/rbac.yaml":       `^(Cluster)?Role(Binding)? slipway-manager-surge$`,
+	"manager/surge/admission.yaml":  `^ValidatingAdmissionPolicy(Binding)? slipway-manager-surge-`,
+}
+
 var (
 	// permissionKind matches the kinds of objects about rights. Each such object must be in one of deployFiles.
 	permissionKind = regexp.MustCompile(`^(ServiceAccount|(Cluster)?Role(Binding)?|ValidatingAdmissionPolicy(Binding)?|PriorityLevelConfiguration|FlowSchema) `)
@@ -51,11 +67,11 @@ var (
 	account = regexp.MustCompile(` == 'system:serviceaccount:slipway:([a-z-]+)'`)
 )
 
-// renderPermissions returns the documents about permissions of a release called slipway, by kind and name. It removes the
+// renderPermissions returns the documents about permissions of a release called slipway with these values, by kind and name. It removes the
 // labels of the release. Objects with the same kind and name, in several namespaces, follow each other.
-func renderPermissions(t *testing.T) (ids []string, documents []string) {
+func renderPermissions(t *testing.T, text string) (ids []string, documents []string) {
 	t.Helper()
-	files, err := templates(t, load(t, slipwayChart), release(slipwayChart, namespace), values(t, withEverything))
+	files, err := templates(t, load(t, slipwayChart), release(slipwayChart, namespace), values(t, text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,40 +99,55 @@ func renderPermissions(t *testing.T) (ids []string, documents []string) {
 // renderedComment ends the handwritten comment at the top of a file.
 const renderedComment = "# Rendered from charts/slipway by make generate\n\n"
 
-// TestManifestsMatchChartPermissions compares files below deploy/ with the chart.
+// TestManifestsMatchChartPermissions compares files below deploy/ with the chart. Every document of the chart must be in a file.
 func TestManifestsMatchChartPermissions(t *testing.T) {
 	t.Parallel()
-	ids, documents := renderPermissions(t)
-	missing := map[string]bool{}
-	for _, id := range ids {
-		missing[id] = true
+	all, written := map[string]string{}, map[string]bool{} // by document
+	for _, rendered := range []struct {
+		values string
+		files  map[string]string
+	}{{withSurge, surgeFiles}, {withEverything, deployFiles}} {
+		ids, documents := renderPermissions(t, rendered.values)
+		for i, id := range ids {
+			all[documents[i]] = id
+		}
+		for name, pattern := range rendered.files {
+			var in []string
+			for i, id := range ids {
+				if regexp.MustCompile(pattern).MatchString(id) {
+					in = append(in, documents[i])
+				}
+			}
+			for _, document := range in {
+				written[document] = true
+			}
+			checkRendered(t, name, in)
+		}
 	}
-	for name, pattern := range deployFiles {
-		file := filepath.Join(root(t), "deploy", filepath.FromSlash(name))
-		was, err := os.ReadFile(file)
-		if err != nil {
+	for document, id := range all {
+		if !written[document] {
+			t.Errorf("the chart has %s, but no file below deploy/ has it", id)
+		}
+	}
+}
+
+// checkRendered compares a file below deploy/ with documents. With -update it writes the file, and keeps the comment at its top.
+func checkRendered(t *testing.T, name string, documents []string) {
+	t.Helper()
+	file := filepath.Join(root(t), "deploy", filepath.FromSlash(name))
+	was, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, _, _ := strings.Cut(string(was), renderedComment)
+	got := head + renderedComment + strings.Join(documents, "---\n")
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		var in []string
-		for i, id := range ids {
-			if regexp.MustCompile(pattern).MatchString(id) {
-				in = append(in, documents[i])
-				delete(missing, id)
-			}
-		}
-		head, _, _ := strings.Cut(string(was), renderedComment)
-		got := head + renderedComment + strings.Join(in, "---\n")
-		if *update {
-			if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-				t.Fatal(err)
-			}
-			continue
-		}
-		if d := cmp.Diff(string(was), got); d != "" {
-			t.Errorf("-deploy/%s +rendered (make generate writes it):\n%s", name, d)
-		}
+		return
 	}
-	for id := range missing {
-		t.Errorf("the chart has %s, but no file below deploy/ has it", id)
+	if d := cmp.Diff(string(was), got); d != "" {
+		t.Errorf("-deploy/%s +rendered (make generate writes it):\n%s", name, d)
 	}
 }

@@ -56,7 +56,11 @@ type fixture struct {
 
 func newFixture(t *testing.T, name string) *fixture {
 	t.Helper()
-	bed := testbed.StartShared(t)
+	return newFixtureOn(t, testbed.StartShared(t), name)
+}
+
+func newFixtureOn(t *testing.T, bed *testbed.Testbed, name string) *fixture {
+	t.Helper()
 	ctx := testbed.TestContext(t)
 	f := &fixture{Testbed: bed, t: t, ctx: ctx, node: name, ns: name}
 	f.check(bed.AddNodes(ctx, controlplane.NodeSpec{
@@ -446,6 +450,53 @@ func TestI10ErrorsNameTheBadInput(t *testing.T) {
 	f.checkOutput(f.drain(exitError, f.node, "--server", "https://127.0.0.1:1"), "The connection to the server 127.0.0.1:1 was refused")
 	if is := f.marks(); is != was {
 		t.Errorf("node is  %s\nit was %s", is, was)
+	}
+}
+
+// TestGroupIsEvictedWholeOrNotAtAll drains a node with three pods of one Job of a JobSet. Their PDB first allows one
+// disruption, and so each dry run alone.
+func TestGroupIsEvictedWholeOrNotAtAll(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "grouped")
+	train := f.app("train", 3)
+	train.Labels = map[string]string{
+		"jobset.sigs.k8s.io/jobset-name": "train", "jobset.sigs.k8s.io/replicatedjob-name": "workers", "jobset.sigs.k8s.io/job-index": "0",
+	}
+	train.MinAvailable = "2"
+	f.run(train.StatefulSet(), train.PodDisruptionBudget(), f.app("web", 2).Deployment())
+	before := f.pods()
+	isMember := func(name string) bool { return strings.HasPrefix(name, "train-") }
+	const group = "JobSet/train/workers/0"
+
+	f.checkOutput(f.drain(exitDrained, f.node, "--dry-run=server"), "GROUP", group, "asks for all pods of "+group+" or for none")
+	f.checkOutput(f.drain(exitTimeout, f.node, "--timeout", "12s"), group, "the 3 pods of "+group+" need 3")
+	for name, was := range f.pods() {
+		if isMember(name) && was.UID != before[name].UID {
+			t.Errorf("%s was evicted without its group", name)
+		}
+	}
+	for _, e := range f.requests("create", "pods/eviction") {
+		if dry := strings.Contains(string(e.RequestObject.Raw), `"dryRun":["All"]`); isMember(e.ObjectRef.Name) && !dry {
+			t.Errorf("the drain asked to evict %s alone", e.ObjectRef.Name)
+		}
+	}
+
+	f.check(f.Client().PolicyV1().PodDisruptionBudgets(f.ns).Delete(f.ctx, "train", metav1.DeleteOptions{}))
+	report := f.parseReport(f.drain(exitDrained, f.node, "-o", "json"))
+	members := 0
+	for _, p := range report.Pods {
+		if p.Namespace != f.ns || p.Removal != drain.Evicted {
+			continue
+		}
+		if isMember(p.Name) != (p.Group == group) || isMember(p.Name) && p.UID != string(before[p.Name].UID) {
+			t.Errorf("%s: group %q, UID %s", p.Name, p.Group, p.UID)
+		}
+		if isMember(p.Name) {
+			members++
+		}
+	}
+	if members != 3 {
+		t.Errorf("%d pods of the group were evicted, want 3", members)
 	}
 }
 

@@ -23,7 +23,7 @@ func TestPreemptionDrainsTheNodeInTime(t *testing.T) {
 	f := newFixture(t, "gcpspot", gcp.Options{})
 	f.metadata.SetNoUpcoming(f.node) // as for most VMs
 	f.run(f.app(12).Deployment())
-	f.start()
+	a := f.start()
 	announced := time.Now()
 	due := f.metadata.Preempt(f.node)
 	gone := f.awaitNoPods()
@@ -41,6 +41,9 @@ func TestPreemptionDrainsTheNodeInTime(t *testing.T) {
 		if p.Namespace == f.ns && p.Status.Phase == corev1.PodFailed {
 			t.Errorf("pod %s is Failed", p.Name)
 		}
+	}
+	if now, peak, err := a.ResidentMemory(); err == nil {
+		t.Logf("resident memory %.1f MiB, at most %.1f MiB", float64(now)/(1<<20), float64(peak)/(1<<20))
 	}
 	t.Logf("12 evictions accepted %v after the notice; pods gone after %v", last.Sub(announced).Round(time.Millisecond), gone.Sub(announced).Round(time.Millisecond))
 	f.metadata.CancelPreemption(f.node)

@@ -286,7 +286,7 @@ func TestPoliciesPassTheTypeCheck(t *testing.T) {
 	f.part("manager")
 	f.part("cloudpool")
 	for _, name := range []string{
-		"slipway-agent-node", "slipway-agent-pod", "slipway-agent-pod-status", "slipway-agent-eviction", "slipway-agent-event",
+		"slipway-agent-node", "slipway-agent-pod", "slipway-agent-pod-status", "slipway-agent-eviction", "slipway-agent-eviction-request", "slipway-agent-event",
 		"slipway-agent-lease", "slipway-manager-node", "slipway-manager-install-crds", "slipway-manager-bootstrap", "slipway-manager-launches",
 		"slipway-cloudpool", "slipway-cloudpool-retirements", "slipway-cloudpool-native", "slipway-cloudpool-launches",
 	} {

@@ -49,15 +49,26 @@ type request struct {
 	method, path string
 	body         string
 	impersonates string
+	manager      string // of the changed fields; empty is the API server's default
+	strategic    bool   // the body is a strategic merge patch
+	persist      bool   // not a dry run
 }
 
-// send makes a request as a dry run.
+// send makes a request, as a dry run unless the request says otherwise.
 func send(r request) attempt {
 	return func(ctx context.Context, c kubernetes.Interface) error {
-		q := c.Discovery().RESTClient().Verb(r.method).AbsPath(r.path).Param("dryRun", metav1.DryRunAll)
+		q := c.Discovery().RESTClient().Verb(r.method).AbsPath(r.path)
+		if !r.persist {
+			q = q.Param("dryRun", metav1.DryRunAll)
+		}
+		if r.manager != "" {
+			q = q.Param("fieldManager", r.manager)
+		}
 		switch {
 		case r.method == http.MethodPatch && strings.Contains(r.body, "apiVersion"):
 			q = q.SetHeader("Content-Type", "application/apply-patch+yaml").Param("fieldManager", "stolen-token").Param("force", "true")
+		case r.method == http.MethodPatch && r.strategic:
+			q = q.SetHeader("Content-Type", "application/strategic-merge-patch+json")
 		case r.method == http.MethodPatch:
 			q = q.SetHeader("Content-Type", "application/merge-patch+json")
 		case r.body != "":

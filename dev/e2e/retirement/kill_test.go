@@ -9,8 +9,10 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -62,6 +64,7 @@ func draining(rt *v1alpha1.NodeRetirement) bool { return rt.Status.Phase == v1al
 // These are kinds of requests.
 const (
 	evictionKind     = "api POST /api/v1/namespaces/*/pods/*/eviction"
+	scaleKind        = "api PUT /apis/apps/v1/namespaces/*/deployments/*/scale"
 	nodePatchKind    = "api PATCH /api/v1/nodes/*"
 	nodeDeletionKind = "api DELETE /api/v1/nodes/*"
 	vmDeletionKind   = "arm POST /subscriptions/" + controlplane.Subscription +
@@ -79,6 +82,25 @@ var courses = []course{
 		end: func(f *fixture, node string) {
 			f.awaitPhase(node, v1alpha1.Succeeded)
 			f.checkRemaining(2, 0)
+		},
+	},
+	{
+		name:      "surged",
+		realKills: []faultproxy.RequestID{{Kind: scaleKind, Nth: 1}, {Kind: scaleKind, Nth: 2}},
+		group:     "drain: {timeout: 30m, surge: Always}",
+		prepare: func(f *fixture) {
+			app := f.app("single", 0, 1)
+			app.Node, app.NodeSelector = "", map[string]string{"kubernetes.azure.com/agentpool": f.pool.Name}
+			app.MaxUnavailable = "0"
+			f.setUnschedulable(1, true) // so that the pod runs on the first instance
+			f.run(app.Deployment(), app.PodDisruptionBudget(), app.Service())
+			f.setUnschedulable(1, false)
+		},
+		diverged: draining,
+		end: func(f *fixture, node string) {
+			f.awaitPhase(node, v1alpha1.Succeeded)
+			f.checkRemaining(2, 0)
+			f.awaitSurgeRestored("single", 1)
 		},
 	},
 	{
@@ -194,6 +216,34 @@ var courses = []course{
 			}
 		},
 	},
+}
+
+// setUnschedulable cordons an instance's node, or ends that.
+func (f *fixture) setUnschedulable(instance int, unschedulable bool) {
+	f.t.Helper()
+	patch := fmt.Appendf(nil, `{"spec":{"unschedulable":%v}}`, unschedulable)
+	_, err := f.Client().CoreV1().Nodes().Patch(f.ctx, f.pool.NodeName(instance), types.MergePatchType, patch, metav1.PatchOptions{})
+	f.check(err)
+}
+
+// awaitSurgeRestored waits until a Deployment has the size that its user wants, without a record of a surge (I11).
+func (f *fixture) awaitSurgeRestored(deployment string, size int32) {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(f.ctx, time.Minute)
+	defer cancel()
+	var found int32
+	var recordErr error
+	if err := testbed.PollUntil(ctx, "the size is restored", func() bool {
+		d, err := f.Client().AppsV1().Deployments(f.name).Get(ctx, deployment, metav1.GetOptions{})
+		if err != nil {
+			return false
+		}
+		found = *d.Spec.Replicas
+		_, recordErr = f.Client().CoordinationV1().Leases(managerNamespace).Get(ctx, "slipway-surge-"+string(d.UID), metav1.GetOptions{})
+		return found == size && apierrors.IsNotFound(recordErr)
+	}); err != nil {
+		f.t.Errorf("I11: %v: %d replicas, want %d; record: %v", err, found, size, recordErr)
+	}
 }
 
 // countDeletions counts the POST requests to the cloud with this end of the path.
@@ -333,7 +383,7 @@ func (f *fixture) startKillable(proxy *faultproxy.Proxy) (kill func()) {
 
 // object matches the part of a path that names one object.
 var object = regexp.MustCompile(`/(nodes|pods|namespaces|noderetirements|virtualMachines|virtualMachineScaleSets|operations|` +
-	`nodegroups|asyncOperations|leases|agentPools)/[^/]+`)
+	`nodegroups|asyncOperations|leases|agentPools|deployments|replicasets)/[^/]+`)
 
 // kindOf returns a request without the names in it.
 func kindOf(r faultproxy.Request) string {

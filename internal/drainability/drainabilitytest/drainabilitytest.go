@@ -19,6 +19,12 @@ func DrawPod(t *rapid.T, now time.Time) *corev1.Pod {
 		Name:      "web", UID: "u", CreationTimestamp: metav1.NewTime(now.Add(-time.Hour)),
 		Labels: map[string]string{"app": rapid.SampledFrom([]string{"web", "placeholder", "job"}).Draw(t, "app")},
 	}}
+	for _, key := range rapid.SliceOfDistinct(rapid.SampledFrom([]string{
+		"leaderworkerset.sigs.k8s.io/name", "leaderworkerset.sigs.k8s.io/group-index", "leaderworkerset.sigs.k8s.io/group-key",
+		"jobset.sigs.k8s.io/jobset-name", "jobset.sigs.k8s.io/replicatedjob-name", "jobset.sigs.k8s.io/job-index",
+	}), rapid.ID).Draw(t, "groupLabels") {
+		pod.Labels[key] = rapid.SampledFrom([]string{"", "0", "1"}).Draw(t, key)
+	}
 	pod.Spec.NodeName = "a"
 	pod.Status.Phase = rapid.SampledFrom([]corev1.PodPhase{
 		corev1.PodRunning, corev1.PodRunning, corev1.PodPending, corev1.PodUnknown, corev1.PodSucceeded, corev1.PodFailed,

@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/slipway-dev/slipway/internal/cordon"
 	"github.com/slipway-dev/slipway/internal/drainability/node"
@@ -16,10 +17,14 @@ import (
 // PodFacts returns the facts about a pod.
 func PodFacts(p *corev1.Pod) pod.Facts {
 	in := pod.Input{
-		Annotations: p.Annotations, Created: p.CreationTimestamp.Time, Terminating: p.DeletionTimestamp != nil, Finished: IsFinished(p),
+		Labels: p.Labels, Annotations: p.Annotations, Created: p.CreationTimestamp.Time, Terminating: p.DeletionTimestamp != nil,
+		Finished: IsFinished(p),
 	}
 	if c := metav1.GetControllerOfNoCopy(p); c != nil {
 		in.Controller = c.Kind
+	}
+	if g := p.Spec.SchedulingGroup; g != nil {
+		in.PodGroup = ptr.Deref(g.PodGroupName, "")
 	}
 	for i := range p.Spec.Volumes {
 		switch v := &p.Spec.Volumes[i]; {

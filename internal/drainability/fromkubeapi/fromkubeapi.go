@@ -10,11 +10,14 @@ import (
 func PodFacts(p *kubeapi.Pod) pod.Facts {
 	const memory = "Memory" // corev1.StorageMediumMemory
 	in := pod.Input{
-		Annotations: p.Annotations, Created: p.CreationTimestamp, Terminating: p.DeletionTimestamp != nil,
+		Labels: p.Labels, Annotations: p.Annotations, Created: p.CreationTimestamp, Terminating: p.DeletionTimestamp != nil,
 		Finished: p.Status.Phase == "Succeeded" || p.Status.Phase == "Failed",
 	}
 	if c := FindController(p); c != nil {
 		in.Controller = c.Kind
+	}
+	if g := p.Spec.SchedulingGroup; g != nil {
+		in.PodGroup = g.PodGroupName
 	}
 	for _, v := range p.Spec.Volumes {
 		switch {

@@ -19,6 +19,8 @@ type Facts struct {
 	EmptyDir, HostPath   LocalStorage
 	Owner                OwnerKind
 	Flags                Flags
+	// Group is the group of an unfinished pod. No rule reads it: a drain evicts the pods of a group together.
+	Group Group
 }
 
 // OwnerKind is the kind of controller that recreates the pod.
@@ -68,13 +70,15 @@ func (f *Facts) WaiveLocalStorage() {
 
 // Input has the values that an adapter reads from a pod.
 type Input struct {
-	Annotations map[string]string
-	Created     time.Time
+	Labels, Annotations map[string]string
+	Created             time.Time
 	// Controller is the kind of the owner with controller: true; empty if there is none.
 	Controller            string
 	Finished, Terminating bool
 	// EmptyDirs names the emptyDir volumes on disk. Those in memory hold no data worth keeping.
 	EmptyDirs, HostPaths []string
+	// PodGroup is spec.schedulingGroup.podGroupName.
+	PodGroup string
 }
 
 const mirrorAnnotation = "kubernetes.io/config.mirror"
@@ -98,6 +102,9 @@ func NewFacts(in Input) Facts {
 	f.setFlag(Terminating, in.Terminating)
 	f.setFlag(Finished, in.Finished)
 	f.setFlag(SafeToEvict, safe)
+	if !in.Finished { // the work of a finished pod cannot be lost
+		f.Group = FindGroup(in.Labels, in.PodGroup)
+	}
 	return f
 }
 

@@ -9,7 +9,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/notice/poll"
@@ -36,6 +35,8 @@ const (
 	maxTokenBytes = 1024
 	// tokenFailurePause is how long the failure to get a token is returned for other reads, too.
 	tokenFailurePause = time.Second
+	// tokenRetryPause is how often a new token is requested while the old one is still valid.
+	tokenRetryPause = time.Minute
 	// probeTimeout limits the request that finds the cause of a failure.
 	probeTimeout = time.Second
 )
@@ -56,8 +57,10 @@ type Client struct {
 	http *poll.Client
 	log  *slog.Logger
 
-	mu        sync.Mutex // held during a request for a token, so that there is one at a time
-	endpoints []string   // the first is in use
+	// lock holds a value while a goroutine uses the fields below, also during a request for a token. So there is one such
+	// request at a time.
+	lock      chan struct{}
+	endpoints []string // the first is in use
 	token     string
 	renewAt   time.Time // a new token is requested before the old one expires
 	expiresAt time.Time
@@ -86,14 +89,15 @@ func NewClient(o ClientOptions) (*Client, error) {
 	}
 	return &Client{
 		http:      poll.NewClient(poll.ClientOptions{Service: serviceName, Timeout: o.Timeout, MaxBytes: maxBytes, Wrap: o.Wrap}),
+		lock:      make(chan struct{}, 1),
 		endpoints: endpoints, log: o.Log,
 	}, nil
 }
 
 // Endpoint returns the URL of the service that is in use.
 func (c *Client) Endpoint() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.lock <- struct{}{}
+	defer func() { <-c.lock }()
 	return c.endpoints[0]
 }
 
@@ -126,8 +130,12 @@ func (c *Client) Get(ctx context.Context, path string) (body []byte, found bool,
 
 // useToken returns the endpoint in use and a valid token for it.
 func (c *Client) useToken(ctx context.Context) (endpoint, token string, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	select {
+	case c.lock <- struct{}{}:
+		defer func() { <-c.lock }()
+	case <-ctx.Done():
+		return "", "", c.http.NewError(poll.Canceled, context.Cause(ctx))
+	}
 	now := time.Now()
 	if c.token != "" && now.Before(c.renewAt) {
 		return c.endpoints[0], c.token, nil
@@ -137,15 +145,18 @@ func (c *Client) useToken(ctx context.Context) (endpoint, token string, err erro
 	} else if err = c.renewToken(ctx); err != nil && ctx.Err() == nil {
 		c.failure, c.failedAt = err, time.Now()
 	}
-	if err != nil && (c.token == "" || !now.Before(c.expiresAt)) {
-		return "", "", err
+	if err != nil {
+		if c.token == "" || !now.Before(c.expiresAt) {
+			return "", "", err
+		}
+		c.renewAt = now.Add(tokenRetryPause) // the old one is used until it expires
 	}
-	return c.endpoints[0], c.token, nil // without a new token the old one is used until it expires
+	return c.endpoints[0], c.token, nil
 }
 
 func (c *Client) dropToken(token string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.lock <- struct{}{}
+	defer func() { <-c.lock }()
 	if c.token == token {
 		c.token = ""
 	}

@@ -21,6 +21,9 @@ func PrintVictimSelection(w io.Writer, s *planner.VictimSelection, showPodTarget
 	for i := range s.Victims {
 		v := &s.Victims[i]
 		p.printLine("%s\t%s\t%d\t%d", v.Node, formatCost(v.Cost), len(v.Moves), len(v.DeletedPods))
+		for _, g := range v.Groups {
+			p.printLine("  restarts %s (%s here)", g.Name, formatPodCount(g.Pods))
+		}
 		if showPodTargets {
 			for _, m := range v.Moves {
 				p.printLine("  %s -> %s", m.Pod, m.To)
@@ -53,6 +56,10 @@ func PrintEvacuation(w io.Writer, e *planner.Evacuation) error {
 	p.startSectionUnlessEmpty("BLOCKED BY\tREASON\tREMEDY", len(e.Refusals))
 	for _, r := range e.Refusals {
 		p.printLine("%s\t%s\t%s", r.Rule, r, r.Remedy)
+	}
+	p.startSectionUnlessEmpty("GROUP THAT WOULD RESTART\tPODS HERE", len(e.Groups))
+	for _, g := range e.Groups {
+		p.printLine("%s\t%d", g.Name, g.Pods)
 	}
 	p.startSectionUnlessEmpty("POD\tWOULD MOVE TO", len(e.Moves))
 	for _, m := range e.Moves {

@@ -20,7 +20,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// newShopSnapshot returns a cluster with a tainted node, a full node, a DaemonSet, budgets and pending pods.
+// newShopSnapshot returns a cluster with a tainted node, a full node, a DaemonSet, a Job of a JobSet, budgets and pending pods.
 func newShopSnapshot(t *testing.T) *snapshot.Snapshot {
 	t.Helper()
 	c := &placementtest.Cluster{}
@@ -36,6 +36,11 @@ func newShopSnapshot(t *testing.T) *snapshot.Snapshot {
 		agent, placementtest.NewPod("web", 0, "node-a", 500, 512), placementtest.NewPod("web", 1, "node-a", 500, 512),
 		lone, placementtest.NewPod("db", 0, "node-b", 3000, 4096), placementtest.NewPod("cache", 0, "node-c", 3000, 4096),
 		placementtest.NewPod("batch", 0, "", 3900, 1024), placementtest.NewPod("monster", 0, "", 64000, 1024),
+	}
+	for _, web := range c.Pods[1:3] {
+		web.Labels = map[string]string{
+			"app": "web", "jobset.sigs.k8s.io/jobset-name": "web", "jobset.sigs.k8s.io/replicatedjob-name": "workers", "jobset.sigs.k8s.io/job-index": "0",
+		}
 	}
 	c.PDBs = []*policyv1.PodDisruptionBudget{placementtest.NewPDB("db", 0), placementtest.NewPDB("web", 2)}
 	s, err := c.BuildSnapshot()

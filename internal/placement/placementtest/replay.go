@@ -82,7 +82,7 @@ func CheckRanks(s *snapshot.Snapshot, ranks []planner.Rank, everyNth int) error 
 		if err != nil {
 			return err
 		}
-		if e.IsFeasible() != r.Removable || e.Cost != r.Cost && r.Removable {
+		if e.IsFeasible() != r.Removable || e.Cost != r.Cost && r.Removable || r.Groups != len(e.Groups) {
 			return fmt.Errorf("%s is ranked %+v, its evacuation says %v at %v", r.Node, r, e.Refusals, e.Cost)
 		}
 		if r.Removable {

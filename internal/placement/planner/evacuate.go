@@ -29,6 +29,8 @@ type Evacuation struct {
 	Node string `json:"node"`
 	// Cost is the cost of the evacuation by the policy of the request.
 	Cost float64 `json:"cost"`
+	// Groups lists the groups of pods that lose their work together and would have to restart.
+	Groups []PodGroup `json:"groups,omitempty"`
 	// Moves lists the pods that would be recreated on other nodes, in the order of placement.
 	Moves []Move `json:"moves,omitempty"`
 	// DeletedPods lists the pods that are deleted with the node.
@@ -51,7 +53,7 @@ func PlanEvacuation(s *snapshot.Snapshot, nodeName string, policy Policy, o Opti
 	s.Search.UseDefaultOrder()
 	p := beginPlanRun(s, policy, &o)
 	defer p.close()
-	e := &Evacuation{Node: nodeName, Cost: p.computeRemovalCost(n), Refusals: p.rules.listNodeRefusals(n)}
+	e := &Evacuation{Node: nodeName, Cost: p.computeRemovalCost(n), Groups: p.listPodGroups(n), Refusals: p.rules.listNodeRefusals(n)}
 	movers, evicted := p.listMovingAndEvictedPods(n, e)
 	e.Refusals = append(e.Refusals, p.groupLimits.listRefusals(n)...)
 	e.Refusals = append(e.Refusals, p.listPDBRefusals(evicted)...)

@@ -3,6 +3,7 @@ package planner
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 
@@ -36,6 +37,36 @@ func ParsePolicy(name string) (Policy, error) {
 		return Policies()[i], nil
 	}
 	return "", fmt.Errorf("policy %q is not known: use one of %v", name, Policies())
+}
+
+// PodGroup is a group of pods that lose their work together, with the pods of one node.
+type PodGroup struct {
+	// Name is the namespace and the group, such as ml/JobSet/train/workers/0.
+	Name string `json:"name"`
+	// Pods is the number of its pods that would be evicted from the node. The group restarts its pods on other nodes too.
+	Pods int `json:"pods"`
+}
+
+// listPodGroups returns the groups with pods that the removal of a node evicts, by name. It does not read the
+// disruptionMode of a PodGroup, so each PodGroup counts.
+func (p *planRun) listPodGroups(n *filter.Node) []PodGroup {
+	var pods map[string]int
+	for _, pod := range n.Pods {
+		if pod.Facts.Group.IsZero() || pod.MovedByPlan {
+			continue
+		}
+		if fate, _ := p.rules.judgePod(pod); fate <= podEnds {
+			if pods == nil {
+				pods = map[string]int{}
+			}
+			pods[pod.Key.Namespace+"/"+pod.Facts.Group.String()]++
+		}
+	}
+	var groups []PodGroup
+	for _, name := range slices.Sorted(maps.Keys(pods)) {
+		groups = append(groups, PodGroup{name, pods[name]})
+	}
+	return groups
 }
 
 // computeRemovalCost returns the cost of removing a node by the plan's policy.
@@ -72,19 +103,21 @@ func weighPodDisruption(p *filter.Pod) float64 {
 	return weight + float64(p.Class.ClaimCount())
 }
 
-// candidate is a node that the rules allow to remove, with its cost.
+// candidate is a node that the rules allow to remove, with its groups of pods and its cost.
 type candidate struct {
-	node *filter.Node
-	cost float64
+	node   *filter.Node
+	groups []PodGroup
+	cost   float64
 }
 
-func sortCandidatesByCost(candidates []candidate) {
+// sortCandidates sorts nodes with fewer groups of pods first, and then by cost.
+func sortCandidates(candidates []candidate) {
 	loads := make(map[*filter.Node]float64, len(candidates))
 	for _, c := range candidates {
 		loads[c.node] = c.node.SumUsedShares()
 	}
 	slices.SortFunc(candidates, func(a, b candidate) int {
-		return cmp.Or(cmp.Compare(a.cost, b.cost), cmp.Compare(loads[a.node], loads[b.node]),
+		return cmp.Or(len(a.groups)-len(b.groups), cmp.Compare(a.cost, b.cost), cmp.Compare(loads[a.node], loads[b.node]),
 			cmp.Compare(a.node.Name(), b.node.Name()))
 	})
 }

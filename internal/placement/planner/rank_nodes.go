@@ -12,6 +12,8 @@ import (
 type Rank struct {
 	Node string  `json:"node"`
 	Cost float64 `json:"cost"`
+	// Groups is the number of groups of pods that lose their work together and have pods on the node.
+	Groups int `json:"groups,omitempty"`
 	// Removable reports whether the node alone can be removed now.
 	Removable bool `json:"removable"`
 	// Rule is the rule that forbids the removal. Pod is the pod that it concerns, if any.
@@ -20,7 +22,7 @@ type Rank struct {
 }
 
 // RankNodes evaluates the removal of every node alone, with the group limits of the options. It returns the removable
-// nodes by cost, then the other nodes by name.
+// nodes by their number of groups and by cost, then the other nodes by name.
 func RankNodes(s *snapshot.Snapshot, policy Policy, o Options) []Rank {
 	gone := func(n *filter.Node) bool { return n.RemovedByPlan } // removed by a fork
 	nodes := slices.DeleteFunc(slices.Clone(s.Nodes.SortedByName()), gone)
@@ -49,7 +51,7 @@ func RankNodes(s *snapshot.Snapshot, policy Policy, o Options) []Rank {
 }
 
 func (p *planRun) rankNode(n *filter.Node) Rank {
-	r := Rank{Node: n.Name(), Cost: p.computeRemovalCost(n)}
+	r := Rank{Node: n.Name(), Cost: p.computeRemovalCost(n), Groups: len(p.listPodGroups(n))}
 	if refusal := p.findFirstRefusal(n); refusal != nil {
 		r.Rule, r.Pod = refusal.Rule, refusal.Pod
 		return r
@@ -83,6 +85,6 @@ func compareRanks(a, b Rank) int {
 	case !a.Removable:
 		return cmp.Compare(a.Node, b.Node)
 	default:
-		return cmp.Or(cmp.Compare(a.Cost, b.Cost), cmp.Compare(a.Node, b.Node))
+		return cmp.Or(a.Groups-b.Groups, cmp.Compare(a.Cost, b.Cost), cmp.Compare(a.Node, b.Node))
 	}
 }

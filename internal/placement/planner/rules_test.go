@@ -2,6 +2,8 @@ package planner_test
 
 import (
 	"errors"
+	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -306,6 +308,55 @@ func TestPoliciesOrderTheVictims(t *testing.T) {
 		check.Is(t, want, strings.Join(names, " "), policy)
 	}
 	check.ErrorContains(t, check.Err(planner.ParsePolicy("Newest")), "LeastDisruption")
+}
+
+func TestNodesWithoutPodGroupsAreRemovedFirst(t *testing.T) {
+	c := &placementtest.Cluster{}
+	for _, name := range []string{"job", "replica", "plain", "rest"} {
+		c.Nodes = append(c.Nodes, placementtest.NewNode(name, "zone-a", 16, 64, 50))
+	}
+	label := func(p *corev1.Pod, pairs ...string) *corev1.Pod {
+		p.Labels = maps.Clone(p.Labels)
+		for i := 0; i < len(pairs); i += 2 {
+			p.Labels[pairs[i]] = pairs[i+1]
+		}
+		return p
+	}
+	job := []string{"jobset.sigs.k8s.io/jobset-name", "train", "jobset.sigs.k8s.io/replicatedjob-name", "workers", "jobset.sigs.k8s.io/job-index", "0"}
+	for i := range 2 {
+		c.Pods = append(c.Pods, label(placementtest.NewPod("job", i, "job", 10, 10), job...))
+	}
+	c.Pods = append(c.Pods, label(placementtest.NewPod("llm", 0, "replica", 10, 10),
+		"leaderworkerset.sigs.k8s.io/name", "llm", "leaderworkerset.sigs.k8s.io/group-key", "k"))
+	for i := range 5 {
+		c.Pods = append(c.Pods, placementtest.NewPod("web", i, "plain", 10, 10))
+	}
+	finished := label(placementtest.NewPod("done", 0, "plain", 10, 10), job...)
+	finished.Status.Phase = corev1.PodSucceeded
+	lone := placementtest.NewPod("lone", 0, "rest", 10, 10)
+	lone.OwnerReferences = nil // keeps its node
+	c.Pods = append(c.Pods, finished, lone)
+	s, err := c.BuildSnapshot()
+	must.NoError(t, err)
+	for _, policy := range planner.Policies() {
+		var ranked []string
+		for _, r := range planner.RankNodes(s, policy, planner.Options{}) {
+			if r.Removable {
+				ranked = append(ranked, fmt.Sprint(r.Node, r.Groups))
+			}
+		}
+		check.Not(t, len(ranked) != 3 || ranked[0] != "plain0", "%s: ranks %v, want plain first", policy, ranked)
+		selection, err := planner.SelectVictims(s, 1, policy, planner.Options{})
+		must.NoError(t, err)
+		check.Not(t, len(selection.Victims) != 1 || selection.Victims[0].Node != "plain" || selection.Victims[0].Groups != nil, "%s: %+v", policy, selection.Victims)
+	}
+	for node, want := range map[string]planner.PodGroup{
+		"job": {Name: "default/JobSet/train/workers/0", Pods: 2}, "replica": {Name: "default/LeaderWorkerSet/llm/k", Pods: 1},
+	} {
+		e, err := planner.PlanEvacuation(s, node, planner.LeastDisruption, planner.Options{})
+		must.NoError(t, err)
+		check.Equal(t, []planner.PodGroup{want}, e.Groups)
+	}
 }
 
 func TestInvalidRequestsAreRejected(t *testing.T) {

@@ -19,7 +19,7 @@ type VictimSelection struct {
 	// Cost is the sum of the victims' costs.
 	Cost float64 `json:"cost"`
 
-	isOptimal bool // no other choice removes more nodes, or the same number at less cost
+	isOptimal bool // no other choice is better; see isBetterThan
 }
 
 // SkippedNode is a node that was evaluated and not chosen.
@@ -28,7 +28,8 @@ type SkippedNode struct {
 	Refusals []Refusal `json:"refusals"`
 }
 
-// SelectVictims chooses up to maxVictims nodes that can be removed together, the best by the policy first. It evaluates
+// SelectVictims chooses up to maxVictims nodes that can be removed together. Nodes without groups of pods that lose their
+// work together come first, and of these the best by the policy. It evaluates
 // each node with the pods of the earlier nodes already moved (invariant I9: nodes chosen together are feasible
 // together). Disruption budgets, group sizes and zones are respected for the whole set. No pod is planned to move
 // twice.
@@ -61,12 +62,23 @@ func (s *VictimSelection) hasNoRoomRejection() bool {
 	return false
 }
 
-// isBetterThan reports whether s removes more nodes than other, or the same number at less cost.
+// isBetterThan reports whether s removes more nodes than other, or the same number with fewer groups, or with the same
+// number of groups at less cost.
 func (s *VictimSelection) isBetterThan(other *VictimSelection) bool {
 	if len(s.Victims) != len(other.Victims) {
 		return len(s.Victims) > len(other.Victims)
 	}
+	if a, b := s.countGroups(), other.countGroups(); a != b {
+		return a < b
+	}
 	return s.Cost < other.Cost
+}
+
+func (s *VictimSelection) countGroups() (n int) {
+	for i := range s.Victims {
+		n += len(s.Victims[i].Groups)
+	}
+	return n
 }
 
 // chosenVictim is a chosen node. The targets of its pods are read from the snapshot at the end.
@@ -108,17 +120,18 @@ func runSelection(s *snapshot.Snapshot, maxVictims int, policy Policy, o *Option
 	}
 	victims = p.makeVictimsExecutable(victims, out)
 	p.writeEvacuations(victims, out)
-	out.isOptimal = avoidCandidates && len(victims) >= min(maxVictims, most) && out.Cost <= sumLowestCosts(candidates, len(victims))
+	groups, cost := sumFirst(candidates, len(victims))
+	out.isOptimal = avoidCandidates && len(victims) >= min(maxVictims, most) && out.countGroups() <= groups && out.Cost <= cost
 	return out
 }
 
-// sumLowestCosts returns the lowest possible cost of n candidates.
-func sumLowestCosts(sortedByCost []candidate, n int) float64 {
-	var cost float64
-	for _, c := range sortedByCost[:n] {
+// sumFirst returns the lowest possible number of groups of n candidates, and their lowest possible cost with that number.
+func sumFirst(sorted []candidate, n int) (groups int, cost float64) {
+	for _, c := range sorted[:n] {
+		groups += len(c.groups)
 		cost += c.cost
 	}
-	return cost
+	return groups, cost
 }
 
 // computeRemovableUpperBound returns an upper bound for the number of removable candidates, from cpu, memory and pod counts.
@@ -189,9 +202,9 @@ func (p *planRun) listCandidates(out *VictimSelection) []candidate {
 			out.Skipped = append(out.Skipped, SkippedNode{n.Name(), []Refusal{*refusal}})
 			continue
 		}
-		list = append(list, candidate{n, p.computeRemovalCost(n)})
+		list = append(list, candidate{n, p.listPodGroups(n), p.computeRemovalCost(n)})
 	}
-	sortCandidatesByCost(list)
+	sortCandidates(list)
 	return list
 }
 
@@ -388,7 +401,7 @@ func (p *planRun) retryVictims(victims []chosenVictim, out *VictimSelection) []c
 func (p *planRun) writeEvacuations(victims []chosenVictim, out *VictimSelection) {
 	out.Victims = make([]Evacuation, len(victims))
 	for i, v := range victims {
-		e := Evacuation{Node: v.node.Name(), Cost: v.cost, DeletedPods: v.deletedPods, Moves: make([]Move, len(v.movers))}
+		e := Evacuation{Node: v.node.Name(), Cost: v.cost, Groups: v.groups, DeletedPods: v.deletedPods, Moves: make([]Move, len(v.movers))}
 		for j, pod := range v.movers {
 			e.Moves[j] = Move{pod.Key, p.s.Nodes.ByID(pod.Node).Name()}
 		}

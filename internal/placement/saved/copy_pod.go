@@ -22,7 +22,7 @@ func (r *redactor) copyPod(o *corev1.Pod) *corev1.Pod {
 			Overhead:            r.copyResourceList(s.Overhead), Resources: r.copyRequests(s.Resources), Priority: s.Priority,
 			Volumes:         r.copyPlacementVolumes(o),
 			ResourceClaims:  mapList(s.ResourceClaims, r.copyResourceClaim),
-			SchedulingGates: mapList(s.SchedulingGates, r.copySchedulingGate), SchedulingGroup: copySchedulingGroupPresence(s.SchedulingGroup),
+			SchedulingGates: mapList(s.SchedulingGates, r.copySchedulingGate), SchedulingGroup: r.copySchedulingGroup(s.SchedulingGroup),
 			SchedulerName: r.replaceNonDefaultScheduler(s.SchedulerName), HostNetwork: s.HostNetwork, HostUsers: s.HostUsers,
 		},
 		Status: corev1.PodStatus{
@@ -226,11 +226,12 @@ func (r *redactor) copySchedulingGate(g corev1.PodSchedulingGate) corev1.PodSche
 	return corev1.PodSchedulingGate{Name: r.replaceName(gates, g.Name)}
 }
 
-func copySchedulingGroupPresence(g *corev1.PodSchedulingGroup) *corev1.PodSchedulingGroup {
-	if g == nil {
-		return nil
+func (r *redactor) copySchedulingGroup(g *corev1.PodSchedulingGroup) *corev1.PodSchedulingGroup {
+	if g == nil || g.PodGroupName == nil {
+		return g
 	}
-	return &corev1.PodSchedulingGroup{}
+	name := r.replaceName(podGroups, *g.PodGroupName)
+	return &corev1.PodSchedulingGroup{PodGroupName: &name}
 }
 
 func (r *redactor) copyNamespace(o *corev1.Namespace) *corev1.Namespace {

@@ -77,6 +77,7 @@ const (
 	owners         nameKind = "owner"
 	ownerKinds     nameKind = "kind"
 	gates          nameKind = "gate"
+	podGroups      nameKind = "group"
 	schedulers     nameKind = "scheduler"
 	requests       nameKind = "request"
 	addresses      nameKind = "address"

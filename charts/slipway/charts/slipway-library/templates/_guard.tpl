@@ -36,6 +36,17 @@ The permissions of an agent's account, and the policies that limit them. Each te
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [list, watch]
+# To read whether the pods of a PodGroup lose their work together. Without this permission, every PodGroup counts so.
+- apiGroups: [scheduling.k8s.io]
+  resources: [podgroups]
+  verbs: [get]
+# To ask the responders of a pod before its eviction (Kubernetes 1.37 with the feature gate EvictionRequestAPI).
+- apiGroups: [lifecycle.k8s.io]
+  resources: [evictionrequests]
+  verbs: [list, watch, create, patch, delete]
+- apiGroups: [lifecycle.k8s.io]
+  resources: [evictions]
+  verbs: [list, watch]
 - apiGroups: [""]
   resources: [events]
   verbs: [create]
@@ -359,6 +370,51 @@ spec:
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
 metadata:
+  name: {{ .name }}-eviction-request
+  {{- .metadata | nindent 2 }}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+      - apiGroups: [lifecycle.k8s.io]
+        apiVersions: ['*']
+        resources: [evictionrequests]
+        operations: [CREATE, UPDATE, DELETE]
+  matchConditions:
+    - name: an-agent
+      expression: request.userInfo.username == 'system:serviceaccount:{{ .namespace }}:{{ .account }}'
+  variables:
+    - name: node
+      expression: request.userInfo.?extra[?'authentication.kubernetes.io/node-name'][?0].orValue('')
+    - name: requests
+      expression: '[dyn(object), dyn(oldObject)].filter(o, o != null)'
+  validations:
+    - expression: variables.node != ''
+      message: the token of a Slipway agent must be bound to its pod or node, and this one does not say which node it is of
+      reason: Forbidden
+    - expression: variables.requests.all(r, r.spec.requester == 'slipway.dev/drain')
+      message: a Slipway agent writes no EvictionRequests but those of the requester slipway.dev/drain
+      reason: Forbidden
+    # A longer name is cut in the label.
+    - expression: >-
+        size(variables.node) > 63
+        || variables.requests.all(r, r.metadata.?labels[?'slipway.dev/drain-node'].orValue('') == variables.node)
+      messageExpression: >-
+        'this token is of the Slipway agent on node ' + variables.node + ', and writes no EvictionRequests of other drains'
+      reason: Forbidden
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: {{ .name }}-eviction-request
+  {{- .metadata | nindent 2 }}
+spec:
+  policyName: {{ .name }}-eviction-request
+  validationActions: [Deny]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
   name: {{ .name }}-event
   {{- .metadata | nindent 2 }}
 spec:
@@ -412,6 +468,11 @@ spec:
   matchConditions:
     - name: an-agent
       expression: request.userInfo.username == 'system:serviceaccount:{{ .namespace }}:{{ .account }}'
+    {{- if .surge }}
+    # {{ .name }}-surge-lease limits these.
+    - name: no-record-of-a-surge
+      expression: "!object.metadata.?name.orValue('').startsWith('slipway-surge-')"
+    {{- end }}
   validations:
     - expression: request.userInfo.?extra[?'authentication.kubernetes.io/node-name'][?0].orValue('') != ''
       message: the token of a Slipway agent must be bound to its pod or node, and this one does not say which node it is of
@@ -435,6 +496,331 @@ metadata:
 spec:
   policyName: {{ .name }}-lease
   validationActions: [Deny]
+{{- end }}
+
+{{/*
+The additional permissions to start a pod's successor before the pod leaves. Takes further keys: who (for messages), ownNode (the token
+belongs to one node, and changes only the pods on it), holder (a CEL expression: the prefix of the holder of the account's records),
+recordLease (a CEL expression: false if the account writes a Lease that is no record, and another rule limits it).
+*/}}
+{{- define "slipway.guard.surgeRules" -}}
+# To find a pod's owner and its other pods, and to read whether a rollout is running.
+- apiGroups: [apps]
+  resources: [deployments, replicasets]
+  verbs: [get]
+- apiGroups: [argoproj.io]
+  resources: [rollouts]
+  verbs: [get]
+# To raise the owner's size by one, and to lower it again.
+- apiGroups: [apps]
+  resources: [deployments/scale, replicasets/scale]
+  verbs: [update]
+- apiGroups: [argoproj.io]
+  resources: [rollouts/scale]
+  verbs: [update]
+# To raise and restore the minimum instead, if a HorizontalPodAutoscaler or a ScaledObject sizes the owner.
+- apiGroups: [autoscaling]
+  resources: [horizontalpodautoscalers]
+  verbs: [get, list, patch]
+- apiGroups: [keda.sh]
+  resources: [scaledobjects]
+  verbs: [get, patch]
+# To set the deletion cost of the leaving pod, so that its ReplicaSet deletes this pod and no other.
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, patch]
+# To wait until Services send requests to the successor.
+- apiGroups: [discovery.k8s.io]
+  resources: [endpointslices]
+  verbs: [list]
+# To find out whether the successor could use the pod's volumes.
+- apiGroups: [""]
+  resources: [persistentvolumeclaims]
+  verbs: [get]
+{{- end }}
+
+{{/* The additional permissions for the records of surges, in the account's own namespace. */}}
+{{- define "slipway.guard.surgeLeaseRules" -}}
+# The records of surges. Their names contain the UID of the owner, so RBAC cannot list the names. An admission policy limits them.
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [get, list, create, update, delete]
+{{- end }}
+
+{{/* The admission policies that limit these permissions. Takes the same dict. */}}
+{{- define "slipway.guard.surgeAdmission" -}}
+# With the right to scale, a token can change the size of owners in the whole cluster. This policy allows steps of one, and never
+# a size below one. Every step has the field manager slipway-surge, so managedFields and the audit log show it.
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: {{ .name }}-surge-scale
+  {{- .metadata | nindent 2 }}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+      - apiGroups: [apps]
+        apiVersions: ["*"]
+        resources: [deployments/scale, replicasets/scale]
+        operations: [UPDATE]
+      - apiGroups: [argoproj.io]
+        apiVersions: ["*"]
+        resources: [rollouts/scale]
+        operations: [UPDATE]
+  matchConditions:
+    - name: the-account
+      expression: request.userInfo.username == 'system:serviceaccount:{{ .namespace }}:{{ .account }}'
+  variables:
+    - name: replicas
+      expression: object.spec.?replicas.orValue(0)
+    - name: oldReplicas
+      expression: oldObject.spec.?replicas.orValue(0)
+  validations:
+    {{- with include "slipway.guard.boundToken" . | trim }}
+    {{- . | nindent 4 }}
+    {{- end }}
+    {{- include "slipway.guard.surgeManager" . | nindent 4 }}
+    - expression: variables.replicas - variables.oldReplicas in [-1, 1]
+      message: {{ .who }} changes a size by exactly one at a time (spec.replicas)
+      reason: Forbidden
+    - expression: variables.replicas >= 1 && variables.oldReplicas >= 1
+      message: {{ .who }} lowers no size to 0, and raises none from 0 (spec.replicas)
+      reason: Forbidden
+---
+{{ include "slipway.guard.surgeBinding" (merge (dict "suffix" "scale") .) }}
+---
+# A minimum may rise to one above the size of the moment. It may fall only if slipway-surge wrote it last: so a minimum that
+# somebody else has set stays.
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: {{ .name }}-surge-autoscaler
+  {{- .metadata | nindent 2 }}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+      - apiGroups: [autoscaling]
+        apiVersions: ["*"]
+        resources: [horizontalpodautoscalers]
+        operations: [UPDATE]
+  matchConditions:
+    - name: the-account
+      expression: request.userInfo.username == 'system:serviceaccount:{{ .namespace }}:{{ .account }}'
+  variables:
+    {{- include "slipway.guard.surgeMinimum" (dict "field" "minReplicas" "default" 1) | nindent 4 }}
+    - name: size
+      expression: >-
+        [variables.oldMinimum, oldObject.?status.?currentReplicas.orValue(0), oldObject.?status.?desiredReplicas.orValue(0)].max()
+  validations:
+    {{- include "slipway.guard.surgeMinimumRules" (merge (dict "field" "minReplicas" "kind" "HorizontalPodAutoscaler") .) | trim | nindent 4 }}
+    - expression: variables.minimum <= variables.size + 1
+      message: {{ .who }} raises a minimum to one above the present size at most (spec.minReplicas)
+      reason: Forbidden
+---
+{{ include "slipway.guard.surgeBinding" (merge (dict "suffix" "autoscaler") .) }}
+---
+# A ScaledObject does not tell the size of the moment, so its maximum limits the minimum.
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: {{ .name }}-surge-scaledobject
+  {{- .metadata | nindent 2 }}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+      - apiGroups: [keda.sh]
+        apiVersions: ["*"]
+        resources: [scaledobjects]
+        operations: [UPDATE]
+  matchConditions:
+    - name: the-account
+      expression: request.userInfo.username == 'system:serviceaccount:{{ .namespace }}:{{ .account }}'
+  variables:
+    {{- include "slipway.guard.surgeMinimum" (dict "field" "minReplicaCount" "default" 0) | nindent 4 }}
+  validations:
+    {{- include "slipway.guard.surgeMinimumRules" (merge (dict "field" "minReplicaCount" "kind" "ScaledObject") .) | trim | nindent 4 }}
+    - expression: variables.minimum <= oldObject.spec.?maxReplicaCount.orValue(100)
+      message: {{ .who }} raises no minimum above the maximum (spec.minReplicaCount)
+      reason: Forbidden
+---
+{{ include "slipway.guard.surgeBinding" (merge (dict "suffix" "scaledobject") .) }}
+---
+# RBAC lets a patch of a pod change its image too. This policy allows only the annotation of the deletion cost.
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: {{ .name }}-surge-pod
+  {{- .metadata | nindent 2 }}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+      - apiGroups: [""]
+        apiVersions: [v1]
+        resources: [pods]
+        operations: [UPDATE]
+  matchConditions:
+    - name: the-account
+      expression: request.userInfo.username == 'system:serviceaccount:{{ .namespace }}:{{ .account }}'
+  variables:
+    {{- if .ownNode }}
+    - name: node
+      expression: request.userInfo.?extra[?'authentication.kubernetes.io/node-name'][?0].orValue('')
+    {{- end }}
+    - name: cost
+      expression: "'controller.kubernetes.io/pod-deletion-cost'"
+    {{- if .ownNode }}
+    - name: lowest
+      expression: "'-2147483648'"
+    {{- end }}
+    - name: annotations
+      expression: object.metadata.?annotations.orValue({})
+    - name: oldAnnotations
+      expression: oldObject.metadata.?annotations.orValue({})
+    # Compares all fields that exist, so that the comparison includes fields that a later version of Kubernetes adds.
+    - name: metadata
+      expression: dyn(object.metadata)
+    - name: oldMetadata
+      expression: dyn(oldObject.metadata)
+  validations:
+    {{- with include "slipway.guard.boundToken" . | trim }}
+    {{- . | nindent 4 }}
+    {{- end }}
+    {{- if .ownNode }}
+    # An agent that takes over the record of a crashed one removes the lowest cost from a pod of another node.
+    - expression: >-
+        oldObject.spec.?nodeName.orValue('') == variables.node
+        || variables.oldAnnotations[?variables.cost].orValue('') == variables.lowest && variables.annotations[?variables.cost].orValue('') != variables.lowest
+      messageExpression: >-
+        'this token is of the Slipway agent on node ' + variables.node + ', and sets no deletion cost of pods elsewhere'
+      reason: Forbidden
+    {{- end }}
+    - expression: >-
+        variables.annotations.all(k, k == variables.cost || k in variables.oldAnnotations && variables.oldAnnotations[k] == variables.annotations[k])
+        && variables.oldAnnotations.all(k, k == variables.cost || k in variables.annotations)
+      message: {{ .who }} changes no annotation of a pod but controller.kubernetes.io/pod-deletion-cost
+      reason: Forbidden
+    - expression: >-
+        variables.metadata.all(k, k in ['annotations', 'managedFields', 'resourceVersion', 'generation'] ||
+        k in variables.oldMetadata && variables.oldMetadata[k] == variables.metadata[k])
+        && variables.oldMetadata.all(k, k in ['annotations', 'managedFields'] || k in variables.metadata)
+      message: {{ .who }} changes nothing of a pod's metadata but its deletion cost
+      reason: Forbidden
+    - expression: dyn(object.spec) == dyn(oldObject.spec)
+      message: {{ .who }} changes nothing of a pod's spec
+      reason: Forbidden
+---
+{{ include "slipway.guard.surgeBinding" (merge (dict "suffix" "pod") .) }}
+---
+# A record of a surge makes other processes restore a size, so each account writes only records that it holds. To take over the
+# record of a crashed process, an account first makes itself the holder.
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: {{ .name }}-surge-lease
+  {{- .metadata | nindent 2 }}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+      - apiGroups: [coordination.k8s.io]
+        apiVersions: [v1]
+        resources: [leases]
+        operations: [CREATE, UPDATE, DELETE]
+  matchConditions:
+    - name: the-account
+      expression: request.userInfo.username == 'system:serviceaccount:{{ .namespace }}:{{ .account }}'
+    - name: a-record-of-a-surge
+      expression: request.operation == 'DELETE' || {{ .recordLease }}
+  variables:
+    - name: lease
+      expression: "request.operation == 'DELETE' ? dyn(oldObject) : dyn(object)"
+  validations:
+    {{- with include "slipway.guard.boundToken" . | trim }}
+    {{- . | nindent 4 }}
+    {{- end }}
+    - expression: variables.lease.metadata.?name.orValue('').matches('^slipway-surge-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$')
+      message: {{ .who }} writes and deletes no Leases but records of surges, slipway-surge-UID
+      reason: Forbidden
+    - expression: variables.lease.metadata.?labels.orValue({})[?'slipway.dev/surge'].orValue('') == 'true'
+      message: a record of a surge has the label slipway.dev/surge with the value true
+      reason: Forbidden
+    - expression: variables.lease.spec.?holderIdentity.orValue('').startsWith({{ .holder }} + '/')
+      message: {{ .who }} writes and deletes only records of surges that it holds (spec.holderIdentity)
+      reason: Forbidden
+    - expression: variables.lease.spec.?leaseDurationSeconds.orValue(0) >= 1 && variables.lease.spec.?leaseDurationSeconds.orValue(0) <= 60
+      message: {{ .who }} holds a record of a surge for 60 s at most (spec.leaseDurationSeconds), and renews it
+      reason: Forbidden
+---
+{{ include "slipway.guard.surgeBinding" (merge (dict "suffix" "lease") .) }}
+{{- end }}
+
+{{- define "slipway.guard.surgeBinding" -}}
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: {{ .name }}-surge-{{ .suffix }}
+  {{- .metadata | nindent 2 }}
+spec:
+  policyName: {{ .name }}-surge-{{ .suffix }}
+  validationActions: [Deny]
+{{- end }}
+
+{{- define "slipway.guard.boundToken" -}}
+{{- if .ownNode }}
+- expression: request.userInfo.?extra[?'authentication.kubernetes.io/node-name'][?0].orValue('') != ''
+  message: the token of a Slipway agent must be bound to its pod or node, and this one does not say which node it is of
+  reason: Forbidden
+{{- end }}
+{{- end }}
+
+{{- define "slipway.guard.surgeManager" -}}
+- expression: request.options.?fieldManager.orValue('') == 'slipway-surge'
+  message: {{ .who }} changes sizes with the field manager slipway-surge alone (options.fieldManager)
+  reason: Forbidden
+{{- end }}
+
+{{/* The variables for a change of a minimum. Takes a dict: field, default (of the field). */}}
+{{- define "slipway.guard.surgeMinimum" -}}
+- name: minimum
+  expression: object.spec.?{{ .field }}.orValue({{ .default }})
+- name: oldMinimum
+  expression: oldObject.spec.?{{ .field }}.orValue({{ .default }})
+- name: isOurs
+  expression: >-
+    oldObject.metadata.?managedFields.orValue([]).exists(m, m.?manager.orValue('') == 'slipway-surge'
+    && m.?fieldsV1[?'f:spec'][?'f:{{ .field }}'].hasValue())
+# Compares all fields that exist, so that the comparison includes fields that a later version adds.
+- name: metadata
+  expression: dyn(object.metadata)
+- name: oldMetadata
+  expression: dyn(oldObject.metadata)
+- name: spec
+  expression: dyn(object.spec)
+- name: oldSpec
+  expression: dyn(oldObject.spec)
+{{- end }}
+
+{{/* The rules for a change of a minimum. Takes further keys: field, kind. */}}
+{{- define "slipway.guard.surgeMinimumRules" -}}
+{{- with include "slipway.guard.boundToken" . | trim }}
+{{ . }}
+{{- end }}
+{{ include "slipway.guard.surgeManager" . }}
+- expression: >-
+    variables.metadata.all(k, k in ['managedFields', 'resourceVersion', 'generation'] ||
+    k in variables.oldMetadata && variables.oldMetadata[k] == variables.metadata[k])
+    && variables.oldMetadata.all(k, k == 'managedFields' || k in variables.metadata)
+    && variables.spec.all(k, k == '{{ .field }}' || k in variables.oldSpec && variables.oldSpec[k] == variables.spec[k])
+    && variables.oldSpec.all(k, k == '{{ .field }}' || k in variables.spec)
+  message: {{ .who }} changes nothing of a {{ .kind }} but spec.{{ .field }}
+  reason: Forbidden
+- expression: variables.minimum >= variables.oldMinimum || variables.isOurs
+  message: {{ .who }} lowers no minimum that it has not raised itself (spec.{{ .field }})
+  reason: Forbidden
 {{- end }}
 
 {{/* The API server's priority levels and flows for the agents' requests. */}}

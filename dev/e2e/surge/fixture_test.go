@@ -1,0 +1,211 @@
+// Package surge_test drains nodes with pods that need a successor first, on a real control plane and in virtual time. It
+// checks for how long the pods' Services have no ready endpoint, and the sizes of the pods' owners.
+package surge_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/testbed"
+	"github.com/slipway-dev/slipway/dev/workload"
+)
+
+func TestMain(m *testing.M) { os.Exit(testbed.RunTestsAndStopShared(m)) }
+
+const (
+	// home is the instance that the tests drain. The others take the successors.
+	home    = 0
+	refuges = 2
+	// restoreTime is how long after a crash the size of an owner may differ from its user's wish (I11).
+	restoreTime = time.Minute
+)
+
+// surgeFlags turn surges on for an agent.
+var surgeFlags = []string{"--surge=always", "--namespace=" + testbed.AgentNamespace}
+
+// fixture holds a test's own pool of instances and its own namespace.
+type fixture struct {
+	*testbed.Testbed
+	t    testing.TB
+	ctx  context.Context
+	pool controlplane.AKSPool
+	ns   string
+	gaps *testbed.ServiceGaps
+}
+
+var permissions struct {
+	sync.Once
+	err error
+}
+
+// newFixture adds a pool of one instance and a namespace, both with this name, to the shared control plane. runAtHome adds
+// the other instances.
+func newFixture(t testing.TB, name string) *fixture {
+	t.Helper()
+	bed := testbed.StartShared(t)
+	permissions.Do(func() { permissions.err = bed.InstallSurgePermissions(context.Background()) })
+	if permissions.err != nil {
+		t.Fatal(permissions.err)
+	}
+	return newFixtureOn(t, bed, name)
+}
+
+func newFixtureOn(t testing.TB, bed *testbed.Testbed, name string) *fixture {
+	t.Helper()
+	f := &fixture{Testbed: bed, t: t, ctx: testbed.TestContext(t), pool: controlplane.AKSPool{Name: name}, ns: name}
+	f.Azure.EnsureScaleSet(f.pool.ScaleSetName())
+	f.check(f.AddNodes(f.ctx, f.pool.Nodes(home+1)...))
+	f.check(workload.Create(f.ctx, f.Client(), workload.NewNamespace(f.ns)))
+	return f
+}
+
+func (f *fixture) check(err error) {
+	f.t.Helper()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func (f *fixture) node(i int) string { return f.pool.NodeName(i) }
+
+// app returns an App that only the test's instances run. Its PDB allows no eviction, however many pods there are.
+func (f *fixture) app(name string, replicas int32) workload.App {
+	return workload.App{
+		Namespace: f.ns, Name: name, Replicas: replicas, NodeSelector: map[string]string{"kubernetes.azure.com/agentpool": f.pool.Name},
+		MaxUnavailable: "0", GracePeriod: 2 * time.Second, StopSeconds: "1",
+	}
+}
+
+// objects returns the App's Deployment, PDB and Service.
+func objects(app workload.App) []runtime.Object {
+	return []runtime.Object{app.Deployment(), app.PodDisruptionBudget(), app.Service()}
+}
+
+// runAtHome creates objects and waits until all pods run on the first instance. Then it adds the others, so that only
+// successors run there.
+func (f *fixture) runAtHome(all ...runtime.Object) {
+	f.t.Helper()
+	f.check(workload.CreateAndAwait(f.ctx, f.Client(), all...))
+	services := 0
+	for _, o := range all {
+		if _, ok := o.(*corev1.Service); ok {
+			services++
+		}
+	}
+	gaps, err := f.WatchServiceGaps(f.ctx, f.ns)
+	f.check(err)
+	f.t.Cleanup(gaps.Stop)
+	f.gaps = gaps
+	f.check(gaps.AwaitServed(f.ctx, services))
+	f.check(f.AddNodes(f.ctx, f.pool.Nodes(home + 1 + refuges)[home+1:]...))
+	gaps.Reset()
+}
+
+// checkNoGaps checks that each Service always had a ready endpoint, except for the named ones.
+func (f *fixture) checkNoGaps(except ...string) {
+	f.t.Helper()
+	gaps, err := f.gaps.Gaps()
+	f.check(err)
+	for service, gap := range gaps {
+		if !slices.Contains(except, service) {
+			f.t.Errorf("Service %s had no ready endpoint for %s", service, gap.Round(time.Millisecond))
+		}
+	}
+}
+
+// agent starts the agent of instance i and ends it with the test.
+func (f *fixture) agent(i int, flags ...string) *testbed.Agent {
+	f.t.Helper()
+	a, err := f.StartAgent(f.ctx, f.pool, i, append(slices.Clone(surgeFlags), flags...)...)
+	f.check(err)
+	f.t.Cleanup(func() { f.end(a) })
+	return a
+}
+
+// end kills an agent. If the test failed, it prints the agent's log.
+func (f *fixture) end(a *testbed.Agent) {
+	if err := a.KillIfAlive(); err != nil {
+		f.t.Error(err)
+	}
+	if f.t.Failed() {
+		raw, _ := os.ReadFile(a.LogFile())
+		f.t.Logf("log of the agent on %s:\n%s", a.Node, raw)
+	}
+}
+
+// announce announces an event for the first instance.
+func (f *fixture) announce(a azure.Announcement) azure.EventRecord {
+	f.t.Helper()
+	a.ScaleSet, a.Resources = f.pool.ScaleSetName(), []string{f.pool.ResourceName(home)}
+	r, err := f.Azure.Announce(a)
+	f.check(err)
+	return r
+}
+
+// awaitHomeEmpty waits until none of the test's pods is on the first instance.
+func (f *fixture) awaitHomeEmpty() {
+	f.t.Helper()
+	_, err := f.AwaitPods(f.ctx, f.node(home), "none of the test's", func(pods []corev1.Pod) bool {
+		return !slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Namespace == f.ns })
+	})
+	f.check(err)
+}
+
+// describeTraces returns what surges have left: records, deletion costs, and sizes that differ from want, which has the
+// size by Deployment. An empty result is none.
+func (f *fixture) describeTraces(want map[string]int32) (traces []string, err error) {
+	list, err := f.Client().AppsV1().Deployments(f.ns).List(f.ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range list.Items {
+		if size, ok := want[d.Name]; ok && *d.Spec.Replicas != size {
+			traces = append(traces, fmt.Sprintf("Deployment %s has %d replicas, want %d", d.Name, *d.Spec.Replicas, size))
+		}
+		_, err := f.Client().CoordinationV1().Leases(testbed.AgentNamespace).Get(f.ctx, "slipway-surge-"+string(d.UID), metav1.GetOptions{})
+		if err == nil {
+			traces = append(traces, "the record of Deployment "+d.Name+" exists")
+		} else if !apierrors.IsNotFound(err) {
+			return nil, err
+		}
+	}
+	pods, err := f.Client().CoreV1().Pods(f.ns).List(f.ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range pods.Items {
+		if cost, ok := p.Annotations[corev1.PodDeletionCost]; ok && p.DeletionTimestamp == nil {
+			traces = append(traces, fmt.Sprintf("pod %s has the deletion cost %s", p.Name, cost))
+		}
+	}
+	slices.Sort(traces)
+	return traces, nil
+}
+
+// awaitNoTraces waits until surges have left nothing, at most for the given time.
+func (f *fixture) awaitNoTraces(most time.Duration, want map[string]int32) {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(f.ctx, most)
+	defer cancel()
+	var traces []string
+	var failed error
+	if err := testbed.PollUntil(ctx, "surges have left nothing", func() bool {
+		traces, failed = f.describeTraces(want)
+		return failed == nil && len(traces) == 0
+	}); err != nil {
+		f.t.Errorf("%v: %s, %v", err, strings.Join(traces, "; "), failed)
+	}
+}

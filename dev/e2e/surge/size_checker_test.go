@@ -1,0 +1,173 @@
+package surge_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// surgeManager is the field manager of Slipway's changes of sizes.
+const surgeManager = "slipway-surge"
+
+// sizeChecker follows each change of the sizes of Deployments and of the minimums of autoscalers. It checks that each
+// change of Slipway's is a step up by one from the wish of everybody else, or a step back to exactly that wish.
+type sizeChecker struct {
+	stop context.CancelFunc
+	done sync.WaitGroup
+
+	mu      sync.Mutex
+	objects map[string]*checkedSize // by kind and name
+	faults  []string
+}
+
+type checkedSize struct {
+	size, wish int32
+	manager    string
+	raises     int // by Slipway
+	history    []string
+	autoscaler bool
+}
+
+// checkSizes starts a checker for the test's namespace.
+func (f *fixture) checkSizes() *sizeChecker {
+	f.t.Helper()
+	ctx, stop := context.WithCancel(f.ctx)
+	c := &sizeChecker{stop: stop, objects: map[string]*checkedSize{}}
+	seconds := int64(3600 * 6) // longer than the test
+	deployments, err := f.Client().AppsV1().Deployments(f.ns).Watch(ctx, metav1.ListOptions{TimeoutSeconds: &seconds})
+	f.check(err)
+	autoscalers, err := f.Client().AutoscalingV2().HorizontalPodAutoscalers(f.ns).Watch(ctx, metav1.ListOptions{TimeoutSeconds: &seconds})
+	f.check(err)
+	for _, events := range []watch.Interface{deployments, autoscalers} {
+		c.done.Go(func() {
+			for e := range events.ResultChan() {
+				if ctx.Err() == nil { // a cancelled watch may end with an error
+					c.recordEvent(e)
+				}
+			}
+			if ctx.Err() == nil {
+				c.addFault("the watch of sizes ended")
+			}
+		})
+	}
+	f.t.Cleanup(func() {
+		stop()
+		c.done.Wait()
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for _, fault := range c.faults {
+			f.t.Error(fault)
+		}
+		if f.t.Failed() {
+			for name, o := range c.objects {
+				f.t.Logf("sizes of %s: %s", name, strings.Join(o.history, ", "))
+			}
+		}
+	})
+	return c
+}
+
+func (c *sizeChecker) addFault(format string, args ...any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.faults = append(c.faults, fmt.Sprintf(format, args...))
+}
+
+func (c *sizeChecker) recordEvent(e watch.Event) {
+	if e.Type == watch.Deleted {
+		return
+	}
+	switch o := e.Object.(type) {
+	case *appsv1.Deployment:
+		c.recordSize("Deployment "+o.Name, *o.Spec.Replicas, fieldManager(o.ManagedFields, "replicas"), false)
+	case *autoscalingv2.HorizontalPodAutoscaler:
+		c.recordSize("HorizontalPodAutoscaler "+o.Name, *o.Spec.MinReplicas, fieldManager(o.ManagedFields, "minReplicas"), true)
+	default:
+		c.addFault("the watch of sizes failed: %v", e.Object)
+	}
+}
+
+// fieldManager returns who changed a field of the spec last. It returns "" if the field is not set.
+func fieldManager(all []metav1.ManagedFieldsEntry, field string) string {
+	i := slices.IndexFunc(all, func(e metav1.ManagedFieldsEntry) bool {
+		return e.Subresource != "status" && e.FieldsV1 != nil && strings.Contains(string(e.FieldsV1.Raw), `"f:`+field+`"`)
+	})
+	if i < 0 {
+		return ""
+	}
+	return all[i].Manager
+}
+
+func (c *sizeChecker) recordSize(name string, size int32, manager string, autoscaler bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	o, known := c.objects[name]
+	if !known {
+		o = &checkedSize{size: size, wish: size, manager: manager, autoscaler: autoscaler}
+		c.objects[name] = o
+		o.history = append(o.history, fmt.Sprintf("%d by %s", size, manager))
+		return
+	}
+	if size == o.size && manager == o.manager {
+		return
+	}
+	before := o.size
+	o.size, o.manager = size, manager
+	o.history = append(o.history, fmt.Sprintf("%d by %s", size, manager))
+	fault := func(what string) {
+		c.faults = append(c.faults, fmt.Sprintf("%s: %s set it from %d to %d, while the others want %d: %s", name, manager, before, size, o.wish, what))
+	}
+	switch {
+	case manager != surgeManager:
+		o.wish = size
+	case size == o.wish: // restored
+	case size < o.wish:
+		fault("below the wish")
+	case before != o.wish:
+		fault("an update was lost")
+	case !autoscaler && size != o.wish+1:
+		fault("more than one")
+	default:
+		o.raises++
+	}
+}
+
+// countRaises returns how often Slipway has raised sizes.
+func (c *sizeChecker) countRaises() (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, o := range c.objects {
+		n += o.raises
+	}
+	return n
+}
+
+// lastWriter returns who changed the size of a Deployment last.
+func (c *sizeChecker) lastWriter(deployment string) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if o := c.objects["Deployment "+deployment]; o != nil {
+		return o.manager
+	}
+	return ""
+}
+
+// describeUnrestored returns the objects with a size that differs from the wish.
+func (c *sizeChecker) describeUnrestored() (all []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for name, o := range c.objects {
+		if o.size != o.wish {
+			all = append(all, fmt.Sprintf("%s has %d, want %d", name, o.size, o.wish))
+		}
+	}
+	slices.Sort(all)
+	return all
+}

@@ -1,0 +1,545 @@
+package drain
+
+import (
+	"cmp"
+	"context"
+	"strings"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/drainability/fromkubeapi"
+	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
+	"github.com/slipway-dev/slipway/internal/observe"
+	"github.com/slipway-dev/slipway/internal/surge"
+)
+
+const (
+	// maxConcurrentSurges limits the surges of one drain that run at once. A node has 110 pods by default.
+	maxConcurrentSurges = 128
+	// maxDecisionTime limits one decision. It is shorter if less time is left.
+	maxDecisionTime = 10 * time.Second
+	// maxSurgeTime limits a surge without another time limit, in addition to twice the start-up time of its owner.
+	maxSurgeTime = 10 * time.Minute
+	// minSurgeLead and maxSurgeLead limit the time between the end of a surge and the start of its pod's grace. In that
+	// time the pod is evicted, or its PDB denies that.
+	minSurgeLead = 2 * time.Second
+	maxSurgeLead = 10 * time.Second
+	// maxLeaveWait is how long the watch may take to show that a pod leaves after its surge said so.
+	maxLeaveWait = 5 * time.Second
+	// maxRestoreWait limits how long the end of a drain waits for surges to restore the size of their owners. They need
+	// at most 15 s for that.
+	maxRestoreWait = 20 * time.Second
+	// deniedDecisionPause is the shortest time between two decisions about a pod after its PDB denied the eviction.
+	deniedDecisionPause = 10 * time.Second
+	// minFailedSurgePause and maxFailedSurgePause limit the time until a pod may surge again after its surge failed.
+	minFailedSurgePause = 30 * time.Second
+	maxFailedSurgePause = 10 * time.Minute
+	// startupMargin is how much longer than measured a start-up may take, as in surge.Decision.
+	startupMargin = 1.2
+)
+
+// SurgeReport is the surge of one pod: the decision, its last progress and its result.
+type SurgeReport struct {
+	Decision surge.Decision `json:"decision,omitzero"`
+	Progress surge.Progress `json:"progress,omitzero"`
+	Result   surge.Result   `json:"result,omitzero"`
+	// Problem says why nothing was decided, or why the size of the owner was not restored yet.
+	Problem string `json:"problem,omitempty"`
+}
+
+// hasSucceeded reports whether the pod left after its successor was ready. It is false for nil.
+func (r *SurgeReport) hasSucceeded() bool {
+	return r != nil && r.Result.PodLeft && !r.Result.ReadyAt.IsZero()
+}
+
+// String returns the decision and the result in one line, such as "needed: it is the only pod of Deployment shop/web;
+// successor shop/web-2 is ready". It returns "" for nil.
+func (r *SurgeReport) String() string {
+	if r == nil {
+		return ""
+	}
+	var parts []string
+	if r.Decision.Verdict != "" {
+		parts = append(parts, string(r.Decision.Verdict)+": "+cmp.Or(r.Decision.Detail, r.Decision.Reason))
+	}
+	if text := describeSurgeResult(r.Result); text != "" {
+		parts = append(parts, text)
+	}
+	if r.Problem != "" {
+		parts = append(parts, r.Problem)
+	}
+	return strings.Join(parts, "; ")
+}
+
+// SecondsGained returns how long the pod kept running while its successor started. Without the surge, its owner would
+// have been short of a pod for that time. It is 0 if the pod did not leave after its successor was ready.
+func (r *SurgeReport) SecondsGained() float64 {
+	if !r.hasSucceeded() || r.Result.StartedAt.IsZero() {
+		return 0
+	}
+	return max(0, r.Result.ReadyAt.Sub(r.Result.StartedAt).Seconds())
+}
+
+// clipTexts returns the report with short texts for the log. It returns nil for nil.
+func (r *SurgeReport) clipTexts() *SurgeReport {
+	if r == nil {
+		return nil
+	}
+	short := *r
+	for _, text := range []*string{&short.Decision.Detail, &short.Progress.Detail, &short.Result.Detail, &short.Problem} {
+		*text = observe.ClipBytes(*text, maxLoggedTextBytes)
+	}
+	return &short
+}
+
+// surgePhase is the state of one pod's surge in the engine.
+type surgePhase int
+
+const (
+	surgeUndecided surgePhase = iota
+	surgeDeciding
+	// surgeQueued: it is needed, and waits for another surge of the drain.
+	surgeQueued
+	surgeRunning
+	// surgeLeft: the surge has made the pod leave, but the watch has not shown that yet.
+	surgeLeft
+	// surgeSettled: the pod is evicted without a surge.
+	surgeSettled
+)
+
+// podSurge is the engine's state of one pod's surge. Only the engine's goroutine touches it.
+type podSurge struct {
+	// controller is the UID of the pod's controller. Pods of one controller surge one after the other, because each
+	// successor may make the surges of the others unnecessary.
+	controller string
+	phase      surgePhase
+	report     SurgeReport
+	// decidedUntil is the time limit that the last decision was made for; zero is none.
+	decidedUntil time.Time
+	// run is the last surge until it has returned, also after it was given up.
+	run *surgeRun
+	// denied is true if a PDB has denied the eviction since the last decision.
+	denied   bool
+	nextAt   time.Time // earliest time of the next decision
+	leftAt   time.Time // when the surge said that the pod leaves
+	failures int
+	decided  int    // number of decisions
+	waitsFor string // detail of the obstacle in the phases running and left
+}
+
+// surgeRun is one call of Surger.Run.
+type surgeRun struct {
+	startedAt time.Time
+	// limit is when the time limits end the surge; zero is never. giveUpAt ends it in any case.
+	limit, giveUpAt time.Time
+	cancel          context.CancelFunc
+	// decideAgain makes its end lead to a new decision.
+	decideAgain bool
+}
+
+// newSurge returns a surge that is not decided yet. By cheap facts, it returns nil if the pod cannot surge. Otherwise the
+// Surger decides.
+func (d *Drain) newSurge(p *podState) *podSurge {
+	if d.options.Surger == nil || d.options.DisableEviction || isExemptFromPDBs(&p.pod) {
+		return nil
+	}
+	if c := fromkubeapi.FindController(&p.pod); c != nil && c.Kind == "ReplicaSet" {
+		return &podSurge{controller: c.UID}
+	}
+	return nil
+}
+
+// surgeEnd returns when the surge of a pod has to end, so that the pod can then be evicted and still has its whole grace.
+// Zero means no limit.
+func (d *Drain) surgeEnd(p *podState) time.Time {
+	end, since := d.terms.lastRemovalTime(), d.deadlineSince
+	if !d.terms.HasDeadline() {
+		if d.terms.TimeoutAt.IsZero() {
+			return time.Time{}
+		}
+		end, since = d.terms.TimeoutAt, d.startedAt
+	}
+	at := end.Add(-max(p.wantedGrace+graceRounding, minRequestTimeout))
+	return at.Add(-min(max(at.Sub(since)/8, minSurgeLead), maxSurgeLead))
+}
+
+// awaitSurge reports whether the eviction of a waiting pod has to wait for its surge or for the decision about it. It
+// starts both. If the pod waits, it returns when to ask again; zero means after the next event.
+func (d *Drain) awaitSurge(ctx context.Context, p *podState, now time.Time) (waits bool, retryAt time.Time) {
+	if p.surge == nil {
+		if p.surge = d.newSurge(p); p.surge == nil {
+			return false, time.Time{}
+		}
+	}
+	s := p.surge
+	end := d.surgeEnd(p)
+	if s.phase == surgeRunning {
+		end = earlierNonZero(end, s.run.giveUpAt)
+	}
+	if !end.IsZero() && !now.Before(end) {
+		d.giveUpSurge(p, now)
+		return false, time.Time{}
+	}
+	if s.phase == surgeSettled && s.denied && !now.Before(s.nextAt) && d.arePDBsRead(p.pod.Namespace) {
+		s.phase = surgeUndecided
+	}
+	isOwnerSurging := s.run != nil || d.surgingOwners[s.controller]
+	if s.phase == surgeUndecided && !isOwnerSurging && d.decidingSurges < d.options.MaxInFlight {
+		d.startSurgeDecision(ctx, p, end)
+	}
+	if s.phase == surgeQueued && !isOwnerSurging && len(d.surgingOwners) < maxConcurrentSurges {
+		d.startSurge(ctx, p, now)
+		end = earlierNonZero(end, s.run.giveUpAt)
+	}
+	if s.phase == surgeLeft {
+		end = earlierNonZero(end, s.leftAt.Add(maxLeaveWait))
+		if !now.Before(end) {
+			s.phase = surgeSettled // evicting a pod that leaves changes nothing
+		}
+	}
+	if !s.delaysEviction() {
+		return false, time.Time{}
+	}
+	waitsFor := s.waitsFor
+	switch {
+	case isOwnerSurging && (s.phase == surgeUndecided || s.phase == surgeQueued):
+		waitsFor = "waits for the surge of another pod of its owner"
+	case s.phase == surgeQueued:
+		waitsFor = "waits for another surge of this drain"
+	}
+	if waitsFor != "" && (p.blocked.Reason != ObstacleSurge || p.blocked.Detail != waitsFor) {
+		p.setBlocked(ObstacleSurge, "", waitsFor, now)
+	}
+	return true, end
+}
+
+// delaysEviction reports whether the pod must not be evicted in the present phase. A nil surge does not delay it.
+func (s *podSurge) delaysEviction() bool {
+	switch {
+	case s == nil || s.phase == surgeSettled:
+		return false
+	case s.phase == surgeRunning && s.report.Progress.Step == surge.Evictable:
+		return s.run.decideAgain
+	}
+	return true
+}
+
+// arePDBsRead reports whether the PDBs of a namespace were read, or cannot be read now.
+func (d *Drain) arePDBsRead(namespace string) bool {
+	ns := d.pdbs.namespaces[namespace]
+	return ns == nil || ns.known || !ns.watching
+}
+
+// startSurgeDecision asks the Surger in the background whether a pod gets a successor first. end is when the answer is
+// of no use any more.
+func (d *Drain) startSurgeDecision(ctx context.Context, p *podState, end time.Time) {
+	s := p.surge
+	s.phase, s.denied, s.decidedUntil, s.waitsFor = surgeDeciding, false, d.surgeEnd(p), ""
+	limit := maxDecisionTime
+	if !end.IsZero() {
+		limit = min(limit, time.Until(end)/4)
+	}
+	d.decidingSurges++
+	pod, until := p.pod, s.decidedUntil
+	pdbs, known := d.pdbs.pdbsCovering(&p.pod)
+	d.background.Go(func() {
+		bounded, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		decision, err := d.options.Surger.Decide(bounded, pod, pdbs, known, until)
+		d.inbox.putAndWake(func(now time.Time) { d.recordSurgeDecision(p, decision, err, now) })
+	})
+}
+
+func (d *Drain) recordSurgeDecision(p *podState, decision surge.Decision, err error, now time.Time) {
+	d.decidingSurges--
+	s := p.surge
+	if s.phase != surgeDeciding { // given up
+		return
+	}
+	s.phase, s.nextAt = surgeSettled, now.Add(deniedDecisionPause)
+	if s.decided++; s.decided == 1 { // usually before the PDBs were read
+		s.nextAt = now
+	}
+	s.report.setDecision(decision, err)
+	log := d.options.Logger
+	switch {
+	case err != nil:
+		if !d.ended {
+			log.Warn("cannot decide whether a pod gets a successor first: it is evicted without", "pod", p.name(), "err", err)
+		}
+	case decision.Verdict == surge.Refused:
+		log.Info("pod gets no successor before it leaves", "pod", p.name(), "reason", decision.Reason, "detail", decision.Detail)
+	case decision.Verdict == surge.Needed:
+		s.phase = surgeQueued
+		if end := d.surgeEnd(p); !end.IsZero() && (s.decidedUntil.IsZero() || end.Before(s.decidedUntil)) {
+			s.phase = surgeUndecided // less time than it was decided for
+		}
+	}
+}
+
+func (r *SurgeReport) setDecision(decision surge.Decision, err error) {
+	r.Decision, r.Problem = decision, ""
+	if err != nil {
+		r.Problem = "whether it needs a successor is unknown: " + err.Error()
+	}
+}
+
+func (d *Drain) startSurge(ctx context.Context, p *podState, now time.Time) {
+	s := p.surge
+	startup := time.Duration(s.report.Decision.StartupSeconds * float64(time.Second))
+	bounded, cancel := context.WithCancel(ctx)
+	run := &surgeRun{
+		startedAt: now, limit: d.surgeEnd(p), giveUpAt: now.Add(maxSurgeTime + 2*startup), cancel: cancel,
+	}
+	s.phase, s.run = surgeRunning, run
+	s.report.Progress, s.report.Result, s.report.Problem = surge.Progress{Step: surge.Raising, Since: now}, surge.Result{}, ""
+	s.waitsFor = describeSurge(s.report.Progress)
+	d.surgingOwners[s.controller] = true
+	r := surge.Request{
+		Pod: p.pod, Node: d.options.Node, Decision: s.report.Decision, Until: earlierNonZero(run.limit, run.giveUpAt),
+		OnProgress: func(progress surge.Progress) {
+			d.inbox.putAndWake(func(now time.Time) { d.recordSurgeProgress(p, run, progress, now) })
+		},
+	}
+	d.options.Logger.Info("pod gets a successor before it leaves", "pod", p.name(), "reason", r.Decision.Reason, "detail", r.Decision.Detail, "until", r.Until)
+	d.surges.Go(func() {
+		defer cancel()
+		result := d.options.Surger.Run(bounded, r)
+		d.inbox.putAndWake(func(now time.Time) { d.recordSurgeResult(p, run, result, now) })
+	})
+}
+
+// describeSurge returns what a pod waits for, without times, so that equal texts mean the same step.
+func describeSurge(p surge.Progress) string {
+	text := string(p.Step)
+	if p.Successor != "" {
+		text += " of " + p.Successor
+	}
+	if p.Detail != "" {
+		text += ": " + p.Detail
+	}
+	return text
+}
+
+func (d *Drain) recordSurgeProgress(p *podState, run *surgeRun, progress surge.Progress, now time.Time) {
+	s := p.surge
+	if s.phase != surgeRunning || s.run != run {
+		return
+	}
+	s.report.Progress, s.waitsFor = progress, describeSurge(progress)
+	d.attributeToSurge(p, now)
+}
+
+// recordSurgeResult records the end of a surge. If the pod has not left, the drain goes on as without a surge, and the
+// report keeps the reason.
+func (d *Drain) recordSurgeResult(p *podState, run *surgeRun, result surge.Result, now time.Time) {
+	s, log := p.surge, d.options.Logger
+	delete(d.surgingOwners, s.controller)
+	for _, other := range d.remaining { // this successor may make theirs unnecessary
+		if o := other.surge; o != nil && o.phase == surgeQueued && o.controller == s.controller {
+			o.phase = surgeUndecided
+		}
+	}
+	givenUp := s.phase != surgeRunning
+	if givenUp && !result.PodLeft {
+		result.Reason, result.Detail = s.report.Result.Reason, s.report.Result.Detail
+	}
+	s.run, s.report.Result = nil, result
+	log.Info("surge ended", "pod", p.name(), "left", result.PodLeft, "successor", result.Successor, "reason", result.Reason, "detail", result.Detail)
+	if result.RestoreErr != nil {
+		s.report.Problem = "the size of its owner is not restored yet: " + result.RestoreErr.Error()
+		log.Warn("cannot restore the size of an owner after a surge: another process restores it when the record expires", "pod", p.name(), "err", result.RestoreErr)
+	}
+	for i := range p.delays {
+		if p.delays[i].Reason == ObstacleSurge {
+			p.delays[i].Detail = describeSurgeResult(result)
+		}
+	}
+	if givenUp {
+		return
+	}
+	if p.blocked.Reason == ObstacleSurge {
+		p.blocked = BlockedPod{}
+	}
+	end := d.surgeEnd(p)
+	hasMoreTime := !run.limit.IsZero() && !now.Before(run.limit.Add(-minSurgeLead)) && (end.IsZero() || end.After(now.Add(minSurgeLead)))
+	switch {
+	case result.PodLeft:
+		s.phase, s.leftAt, s.waitsFor = surgeLeft, now, describeSurgeResult(result)
+		d.attributeToSurge(p, now)
+	case run.decideAgain || hasMoreTime:
+		s.phase, s.waitsFor = surgeUndecided, ""
+	default:
+		s.settleFailed(now)
+	}
+}
+
+// settleFailed lets the pod be evicted without a surge. The next decision comes later after each failure, because every
+// surge starts and stops a pod.
+func (s *podSurge) settleFailed(now time.Time) {
+	s.phase, s.waitsFor = surgeSettled, ""
+	s.nextAt = now.Add(min(minFailedSurgePause<<min(s.failures, 8), maxFailedSurgePause))
+	s.failures++
+}
+
+func describeSurgeResult(r surge.Result) string {
+	switch {
+	case r.PodLeft && r.Successor != "":
+		return "successor " + r.Successor + " is ready"
+	case r.PodLeft:
+		return "left"
+	case r.Detail != "":
+		return r.Reason + ": " + r.Detail
+	}
+	return r.Reason
+}
+
+// giveUpSurge ends the surge of a pod because no time is left. The pod is evicted while the surge restores the size of
+// the owner.
+func (d *Drain) giveUpSurge(p *podState, now time.Time) {
+	s := p.surge
+	if s.phase == surgeSettled {
+		return
+	}
+	if s.phase == surgeRunning || s.phase == surgeQueued {
+		s.report.Result.Reason, s.report.Result.Detail = surge.ReasonNoTime, "no time was left to wait for the successor"
+		d.options.Logger.Info("surge given up: no time is left", "pod", p.name(), "step", s.report.Progress.Step)
+	}
+	if s.run != nil {
+		s.run.cancel()
+	}
+	if p.blocked.Reason == ObstacleSurge {
+		p.blocked = BlockedPod{}
+	}
+	s.settleFailed(now)
+}
+
+// reviewSurge applies new time limits, or a new decision about a pod, to its surge. A surge that no longer fits is
+// cancelled and decided again, because its time limit cannot change while it runs.
+func (d *Drain) reviewSurge(p *podState) {
+	s := p.surge
+	if s == nil || s.phase != surgeRunning {
+		return
+	}
+	end := d.surgeEnd(p)
+	isNearer := !end.IsZero() && (s.run.limit.IsZero() || end.Before(s.run.limit))
+	if p.action != podrules.Evict || isNearer && !s.fitsBefore(end) {
+		s.run.decideAgain = true
+		s.run.cancel()
+	}
+}
+
+// fitsBefore reports whether the running surge is expected to end before a time. If so, cancelling it would only lose
+// its progress.
+func (s *podSurge) fitsBefore(end time.Time) bool {
+	switch s.report.Progress.Step {
+	case surge.AwaitingEndpoint, surge.Removing, surge.Evictable:
+		return true
+	}
+	startup := s.report.Decision.StartupSeconds
+	return startup > 0 && !s.run.startedAt.Add(time.Duration(startup*startupMargin*float64(time.Second))).After(end)
+}
+
+// attributeToSurge records a terminating pod as removed by its surge, unless a request of the drain or of another client
+// has evicted it.
+func (d *Drain) attributeToSurge(p *podState, now time.Time) {
+	s := p.surge
+	if s == nil || p.removal != NotRemoved || p.requesting || p.unansweredRequest != NotRemoved || !p.gone && !p.isTerminating() {
+		return
+	}
+	removing := s.phase == surgeRunning && (s.report.Progress.Step == surge.Removing || s.report.Progress.Step == surge.Restoring)
+	if (removing || s.phase == surgeLeft) && !hasEvictionCondition(&p.pod) {
+		p.removal, p.removalAt, p.blocked = Surged, p.stoppingSince, BlockedPod{}
+		if p.removalAt.IsZero() {
+			p.removalAt = now
+		}
+	}
+}
+
+// areSurgesOver reports whether no surge of the drained pods restores the size of its owner any more. It waits for that
+// at most maxRestoreWait, and never past the deadline.
+func (d *Drain) areSurgesOver(now time.Time) bool {
+	if len(d.surgingOwners) == 0 {
+		return true
+	}
+	if d.restoreWaitUntil.IsZero() {
+		d.restoreWaitUntil = earlierNonZero(now.Add(maxRestoreWait), d.terms.Deadline)
+	}
+	if now.Before(d.restoreWaitUntil) {
+		return false
+	}
+	for _, p := range d.pods {
+		if p.surge != nil && p.surge.run != nil {
+			p.surge.run.cancel()
+		}
+	}
+	return true
+}
+
+// nextRestoreCheck returns when areSurgesOver has to be called again; zero means after the next event.
+func (d *Drain) nextRestoreCheck() time.Time {
+	if len(d.surgingOwners) == 0 || !d.isEmpty() {
+		d.restoreWaitUntil = time.Time{}
+	}
+	return d.restoreWaitUntil
+}
+
+// awaitRestores waits until the surges of an ended drain have restored the sizes of their owners, at most
+// maxRestoreWait.
+func (d *Drain) awaitRestores() {
+	if d.options.Surger == nil {
+		return
+	}
+	done := make(chan struct{})
+	go func() { d.surges.Wait(); close(done) }()
+	timer := time.NewTimer(maxRestoreWait)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
+		d.options.Logger.Warn("surges have not restored the sizes of their owners in time: another process restores them when their records expire",
+			"node", d.options.Node)
+	}
+}
+
+// toSurgeReport returns the surge of a pod for the report. It is nil if the pod needs no successor.
+func (p *podState) toSurgeReport() *SurgeReport {
+	if p.surge == nil {
+		return nil
+	}
+	r := p.surge.report
+	isNeeded := r.Decision.Verdict == surge.Needed || r.Decision.Verdict == surge.Refused
+	if !isNeeded && r.Problem == "" && r.Result.StartedAt.IsZero() {
+		return nil
+	}
+	return &r
+}
+
+// noteSurgeDenial makes the drain decide again about a pod after its PDBs have denied its eviction.
+func (p *podState) noteSurgeDenial() {
+	if s := p.surge; s != nil {
+		s.denied = true
+	}
+}
+
+// predictSurges decides for each waiting pod whether it would get a successor first.
+func (d *Drain) predictSurges(ctx context.Context) {
+	slots := make(chan struct{}, d.options.MaxInFlight)
+	for _, p := range d.dropGoneAndSortRemaining() {
+		if !p.isWaiting() {
+			continue
+		}
+		if p.surge = d.newSurge(p); p.surge == nil {
+			continue
+		}
+		pdbs, known := d.pdbs.pdbsCovering(&p.pod)
+		pod, until := p.pod, d.surgeEnd(p)
+		slots <- struct{}{}
+		d.background.Go(func() {
+			defer func() { <-slots }()
+			bounded, cancel := context.WithTimeout(ctx, maxDecisionTime)
+			defer cancel()
+			p.surge.report.setDecision(d.options.Surger.Decide(bounded, pod, pdbs, known, until))
+		})
+	}
+	d.background.Wait()
+}

@@ -1,0 +1,61 @@
+package pod
+
+// Group names pods that lose their work together: if one of them is gone, its controller restarts all of them. The name is
+// unique in the namespace of the pods. The zero Group means that the pod has no group.
+type Group struct {
+	Kind GroupKind
+	Name string
+}
+
+// GroupKind is the kind of object that makes pods a group.
+type GroupKind string
+
+const (
+	// PodGroup is a PodGroup of scheduling.k8s.io. Its disruptionMode says whether its pods lose their work together.
+	PodGroup GroupKind = "PodGroup"
+	// LeaderWorkerSet is one replica of a LeaderWorkerSet: a leader and its workers.
+	LeaderWorkerSet GroupKind = "LeaderWorkerSet"
+	// JobSet is one Job of a JobSet.
+	JobSet GroupKind = "JobSet"
+)
+
+// The labels that the controllers of LeaderWorkerSet and JobSet set on their pods.
+const (
+	lwsName       = "leaderworkerset.sigs.k8s.io/name"
+	lwsGroupIndex = "leaderworkerset.sigs.k8s.io/group-index"
+	lwsGroupKey   = "leaderworkerset.sigs.k8s.io/group-key"
+	jobSetName    = "jobset.sigs.k8s.io/jobset-name"
+	jobSetJobName = "jobset.sigs.k8s.io/replicatedjob-name"
+	jobSetIndex   = "jobset.sigs.k8s.io/job-index"
+)
+
+// FindGroup returns the group of a pod from its labels and spec.schedulingGroup.podGroupName. A PodGroup has priority. If
+// the disruptionMode of the PodGroup is known to be single, the caller passes an empty podGroup.
+func FindGroup(labels map[string]string, podGroup string) Group {
+	if podGroup != "" {
+		return Group{PodGroup, podGroup}
+	}
+	if set := labels[lwsName]; set != "" {
+		for _, key := range []string{lwsGroupIndex, lwsGroupKey} {
+			if replica := labels[key]; replica != "" {
+				return Group{LeaderWorkerSet, set + "/" + replica}
+			}
+		}
+	}
+	set, job, index := labels[jobSetName], labels[jobSetJobName], labels[jobSetIndex]
+	if set != "" && job != "" && index != "" {
+		return Group{JobSet, set + "/" + job + "/" + index}
+	}
+	return Group{}
+}
+
+// IsZero reports whether the pod has no group.
+func (g Group) IsZero() bool { return g == Group{} }
+
+// String returns a text such as "JobSet/train/workers/0", or "" without a group.
+func (g Group) String() string {
+	if g.IsZero() {
+		return ""
+	}
+	return string(g.Kind) + "/" + g.Name
+}

@@ -1,0 +1,70 @@
+package kubeapi
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
+)
+
+func TestPodGroupIsReadInServedVersion(t *testing.T) {
+	object := `{"metadata":{"name":"gang"},"spec":{%s}}`
+	for name, c := range map[string]struct {
+		version, spec string
+		want          DisruptionMode
+	}{
+		"1.37, all":      {"v1beta1", `"disruptionMode":{"all":{}}`, DisruptionModeAll},
+		"1.37, single":   {"v1beta1", `"disruptionMode":{"single":{}}`, DisruptionModeSingle},
+		"1.37, alpha":    {"v1alpha3", `"disruptionMode":{"all":{}}`, DisruptionModeAll},
+		"1.36, all":      {"v1alpha2", `"disruptionMode":"PodGroup"`, DisruptionModeAll},
+		"1.36, single":   {"v1alpha2", `"disruptionMode":"Pod"`, DisruptionModeSingle},
+		"default":        {"v1beta1", ``, DisruptionModeSingle},
+		"null":           {"v1beta1", `"disruptionMode":null`, DisruptionModeSingle},
+		"an unknown one": {"v1beta1", `"disruptionMode":{"half":{}}`, DisruptionModeUnknown},
+		"unknown text":   {"v1beta1", `"disruptionMode":"Half"`, DisruptionModeUnknown},
+		"a wrong type":   {"v1beta1", `"disruptionMode":[7]`, DisruptionModeUnknown},
+	} {
+		api := serve(t, func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/apis/scheduling.k8s.io/"+c.version+"/namespaces/ml/podgroups/gang" {
+				http.NotFound(w, r) // as the API server answers for an API that it does not serve
+				return
+			}
+			fmt.Fprintf(w, object, c.spec)
+		})
+		g, err := api.GetPodGroup(t.Context(), "ml", "gang")
+		must.NoError(t, err)
+		check.Is(t, c.want, g.DisruptionMode(), name)
+	}
+}
+
+func TestUnreadablePodGroupHasItsReason(t *testing.T) {
+	status := func(code int, reason string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(code)
+			fmt.Fprintf(w, `{"kind":"Status","reason":%q,"message":"podgroups \"gang\" %s"}`, reason, strings.ToLower(reason))
+		}
+	}
+	for name, c := range map[string]struct {
+		answer http.HandlerFunc
+		want   string
+		paths  int
+	}{
+		"not served":     {http.NotFound, "serves no podgroups of scheduling.k8s.io", 3},
+		"does not exist": {status(404, "NotFound"), "notfound (NotFound)", 1},
+		"forbidden":      {status(403, "Forbidden"), "forbidden (Forbidden)", 1},
+		"no object":      {func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "{}") }, "no metadata.name", 1},
+	} {
+		var paths []string
+		api := serve(t, func(w http.ResponseWriter, r *http.Request) {
+			paths = append(paths, r.URL.Path)
+			c.answer(w, r)
+		})
+		_, err := api.GetPodGroup(t.Context(), "ml", "gang")
+		check.ErrorContains(t, err, c.want)
+		check.Not(t, len(slices.Compact(paths)) != c.paths, "%s: requests %v", name, paths)
+	}
+}

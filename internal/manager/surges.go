@@ -1,0 +1,98 @@
+package manager
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/drain"
+	"github.com/slipway-dev/slipway/internal/elapsed"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/surge"
+	"github.com/slipway-dev/slipway/internal/surge/room"
+)
+
+const (
+	// surgeCheckInterval is the pause between two checks whether a NodeGroup lets pods surge.
+	surgeCheckInterval = 30 * time.Second
+	// surgeSchedulingWait is how long a successor may be unschedulable. Before the raise, placement has found a node or an
+	// instance template for it, and an instance needs minutes to join.
+	surgeSchedulingWait = 10 * time.Minute
+	// roomTimeout limits the wait for the first snapshot of the cluster.
+	roomTimeout = 10 * time.Second
+)
+
+// surges has the Surgers of the retirements' drains, one for each mode. It restores the sizes of crashed processes while this
+// manager leads.
+type surges struct {
+	groups   *GroupSource
+	byMode   map[surge.Mode]*surge.Surger
+	interval time.Duration
+}
+
+func (a *components) newSurges() (*surges, error) {
+	kube, err := kubernetes.NewForConfig(a.Kube)
+	if err != nil {
+		return nil, fmt.Errorf("client of surges: %w", err)
+	}
+	checker := &room.Checker{Groups: a.groups, Cluster: func(ctx context.Context) (room.Cluster, error) {
+		cluster, err := a.cluster.watch(kube.Discovery())
+		if err != nil {
+			return nil, err
+		}
+		ctx, cancel := context.WithTimeout(ctx, roomTimeout)
+		defer cancel()
+		return cluster, cluster.WaitForSync(ctx)
+	}}
+	s := &surges{groups: a.groups, byMode: map[surge.Mode]*surge.Surger{}, interval: surgeCheckInterval}
+	for _, mode := range []surge.Mode{surge.Annotated, surge.On} {
+		if s.byMode[mode], err = surge.New(surge.Options{
+			API: a.API, Namespace: a.config.ownNamespace(), Identity: surge.NewIdentity("manager"), Mode: mode, SchedulingWait: surgeSchedulingWait,
+			CheckRoom: func(ctx context.Context, pod kubeapi.Pod) (fits bool, detail string) {
+				return checkRoom(ctx, checker, pod)
+			},
+			Metrics: a.counters.retirement, Logger: a.Log,
+		}); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// checkRoom reports whether a successor of the pod fits somewhere. If that is unknown, the scheduler decides.
+func checkRoom(ctx context.Context, checker *room.Checker, pod kubeapi.Pod) (fits bool, detail string) {
+	answer, err := checker.FindRoom(ctx, pod.Namespace, pod.Name, pod.Spec.NodeName)
+	if err != nil {
+		return true, err.Error()
+	}
+	return answer.Fits, answer.Detail
+}
+
+func (s *surges) newSurger(m surge.Mode) drain.Surger { return s.byMode[m] }
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable.
+func (*surges) NeedLeaderElection() bool { return true }
+
+// Start restores sizes until ctx ends. It begins when the first NodeGroup lets pods surge, because a manager without such a
+// group has no right to read the records.
+func (s *surges) Start(ctx context.Context) error {
+	for !s.isAnyGroupSurging(ctx) {
+		if !elapsed.Sleep(ctx, s.interval) {
+			return nil
+		}
+	}
+	s.byMode[surge.On].RestoreExpired(ctx)
+	return nil
+}
+
+func (s *surges) isAnyGroupSurging(ctx context.Context) bool {
+	groups, err := s.groups.List(ctx)
+	return err == nil && slices.ContainsFunc(groups, func(g v1alpha1.NodeGroup) bool {
+		mode, err := surge.ParseMode(string(g.Spec.Drain.Surge))
+		return err == nil && mode.Enabled()
+	})
+}

@@ -1,0 +1,227 @@
+package surge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/drainability/fromkubeapi"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+)
+
+const (
+	// startupMargin is the factor by which a successor may start more slowly than the pods before it.
+	startupMargin = 1.2
+	// reversalMemory is how long an owner is left alone after somebody took a raise back.
+	reversalMemory = 10 * time.Minute
+	// scalerInterval is how often a HorizontalPodAutoscaler is evaluated, by default.
+	scalerInterval = 15 * time.Second
+)
+
+// Decide reads the pod's owner and says whether the pod gets a successor first. It changes nothing. pdbs are the
+// PodDisruptionBudgets that select the pod; known is false if they were not read. until is the latest time to evict or
+// delete the pod; zero is no limit. An error means that the owner could not be read.
+func (s *Surger) Decide(
+	ctx context.Context, pod kubeapi.Pod, pdbs []*kubeapi.PodDisruptionBudget, known bool, until time.Time,
+) (Decision, error) {
+	if !known {
+		pdbs = nil
+	}
+	d, err := s.decide(ctx, &pod, pdbs, until)
+	if err == nil && d.Verdict == Refused {
+		s.options.Metrics.SurgeRefused(d.Reason)
+	}
+	return d, err
+}
+
+func (s *Surger) decide(ctx context.Context, pod *kubeapi.Pod, pdbs []*kubeapi.PodDisruptionBudget, until time.Time) (Decision, error) {
+	d := Decision{Verdict: NotNeeded}
+	if !toPodState(pod).isActive() {
+		d.Reason, d.Detail = ReasonLeaving, "the pod is terminating or has finished"
+		return d, nil
+	}
+	wish := pod.Annotations[Annotation]
+	c := fromkubeapi.FindController(pod)
+	ofReplicaSet := c != nil && c.Kind == "ReplicaSet"
+	if !s.options.Mode.Enabled() || s.options.Mode != On && wish != "true" && (wish != "" || !ofReplicaSet) {
+		return toOff(d), nil
+	}
+	o, ownerErr := s.readSettledOwners(ctx, pod)
+	var refused *refusal
+	if ownerErr != nil && !errors.As(ownerErr, &refused) {
+		return Decision{}, ownerErr
+	}
+	if ownerErr == nil {
+		d.Owner = o.toOwner()
+		if wish == "" {
+			wish = o.top.Annotations[Annotation]
+		}
+	}
+	if s.options.Mode != On && wish != "true" {
+		return toOff(d), nil
+	}
+	siblings, err := s.listSiblings(ctx, pod, o.replicaSet)
+	if err != nil {
+		return d.toRefused(err)
+	}
+	d.StartupSeconds = s.startup(d.Owner.UID, siblings).Seconds()
+	if d.Reason, d.Detail = findNeed(pod, pdbs, siblings); d.Reason != ReasonPDBNeverAllows && d.Reason != ReasonLastReady {
+		return d, nil
+	}
+	if ownerErr != nil {
+		return d.toRefused(ownerErr)
+	}
+	if err := s.checkPossible(ctx, pod, o, wish, &d, until); err != nil {
+		return d.toRefused(err)
+	}
+	d.Verdict = Needed
+	return d, nil
+}
+
+func toOff(d Decision) Decision {
+	d.Reason, d.Detail = ReasonOff, "surging is off for this pod"
+	return d
+}
+
+// toRefused returns the decision for a refusal, and any other error unchanged.
+func (d Decision) toRefused(err error) (Decision, error) {
+	var r *refusal
+	if !errors.As(err, &r) {
+		return Decision{}, err
+	}
+	d.Verdict, d.Reason, d.Detail = Refused, r.reason, r.detail
+	return d, nil
+}
+
+// findNeed says whether the pod needs a successor before it leaves.
+func findNeed(pod *kubeapi.Pod, pdbs []*kubeapi.PodDisruptionBudget, siblings []podState) (reason, detail string) {
+	var names []string
+	for _, b := range pdbs {
+		names = append(names, b.Name)
+		if n := b.Status.ExpectedPods; n > 0 && b.Status.DesiredHealthy >= n {
+			return ReasonPDBNeverAllows, fmt.Sprintf("the PodDisruptionBudget %s wants %d of %d pods healthy, so it never allows an eviction",
+				b.Name, b.Status.DesiredHealthy, n)
+		}
+	}
+	if len(pdbs) > 1 {
+		// https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/: the answer is always 500.
+		slices.Sort(names)
+		return ReasonPDBNeverAllows, fmt.Sprintf("the PodDisruptionBudgets %s both select the pod, so an eviction always fails",
+			strings.Join(names, " and "))
+	}
+	if _, ready := pod.ReadyTime(); !ready {
+		return ReasonNotReady, "the pod is not Ready"
+	}
+	if n := countReadyElsewhere(siblings, pod.Spec.NodeName); n > 0 {
+		return ReasonOthersReady, fmt.Sprintf("%d other pods of the owner are Ready on other nodes", n)
+	}
+	return ReasonLastReady, "no other pod of the owner is Ready on another node"
+}
+
+// checkPossible returns a refusal if the pod needs a successor but cannot get one. It stores the autoscaler in d.
+func (s *Surger) checkPossible(ctx context.Context, pod *kubeapi.Pod, o owners, wish string, d *Decision, until time.Time) error {
+	if wish == "false" {
+		return refuse(ReasonOptedOut, "the annotation %s is \"false\"", Annotation)
+	}
+	if err := o.checkSteady(); err != nil {
+		return err
+	}
+	if o.top.Spec.Strategy.Type == "Recreate" && wish != "true" {
+		return refuse(ReasonRecreate, "the strategy of %s %s is Recreate, so two of its pods may not run at once; "+
+			"the annotation %s \"true\" allows it", o.ref.Kind, o.ref.Name, Annotation)
+	}
+	if err := s.checkReversal(o.top.UID); err != nil {
+		return err
+	}
+	if err := s.checkVolumes(ctx, pod); err != nil {
+		return err
+	}
+	_, _, _, scaler, err := s.findTarget(ctx, o)
+	d.Owner.Scaler = scaler
+	if err != nil {
+		return err
+	}
+	if err := checkTime(d.StartupSeconds, scaler, until); err != nil {
+		return err
+	}
+	if s.options.CheckRoom != nil {
+		if fits, detail := s.options.CheckRoom(ctx, *pod); !fits {
+			return refuse(ReasonNoRoom, "%s", detail)
+		}
+	}
+	return nil
+}
+
+// checkTime returns a refusal if the successor would not be ready before until. The grace period of the pod begins after
+// until.
+func checkTime(startupSeconds float64, scaler string, until time.Time) error {
+	if until.IsZero() {
+		return nil
+	}
+	left, needed := time.Until(until), time.Duration(startupSeconds*startupMargin*float64(time.Second))
+	if scaler != "" {
+		needed += scalerInterval
+	}
+	if left <= 0 || needed > left {
+		return refuse(ReasonNoTime, "a successor needs about %s to become Ready, and %s are left",
+			needed.Round(time.Second), max(0, left).Round(time.Second))
+	}
+	return nil
+}
+
+func (s *Surger) checkReversal(uid string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r, ok := s.reverted[uid]; ok && time.Since(r.at) < reversalMemory {
+		return refuse(ReasonReverted, "%s took the last raise back %s ago", r.by, time.Since(r.at).Round(time.Second))
+	}
+	delete(s.reverted, uid)
+	return nil
+}
+
+// checkVolumes returns a refusal if a volume of the pod cannot be used by a second pod on another node.
+func (s *Surger) checkVolumes(ctx context.Context, pod *kubeapi.Pod) error {
+	for _, v := range pod.Spec.Volumes {
+		if v.PersistentVolumeClaim == nil {
+			continue // each pod has its own claim for an ephemeral volume
+		}
+		name := v.PersistentVolumeClaim.ClaimName
+		claim, err := call(ctx, func(ctx context.Context) (*kubeapi.PersistentVolumeClaim, error) {
+			return s.api.GetPersistentVolumeClaim(ctx, pod.Namespace, name)
+		})
+		if err != nil {
+			return toRefusal(fmt.Sprintf("read the PersistentVolumeClaim %s/%s", pod.Namespace, name), err)
+		}
+		modes := claim.Spec.AccessModes
+		if !slices.Contains(modes, "ReadWriteMany") && !slices.Contains(modes, "ReadOnlyMany") {
+			return refuse(ReasonReadWriteOnce, "the PersistentVolumeClaim %s has the access modes %s, so the successor cannot "+
+				"use it beside the pod", name, strings.Join(modes, ", "))
+		}
+	}
+	return nil
+}
+
+// startup returns how long a pod of the owner takes from its creation to Ready, or 0. It is the time of the last
+// successor, or else the lower median of the present pods. A pod that was not Ready for a while shows too long a time.
+func (s *Surger) startup(uid string, pods []podState) time.Duration {
+	s.mu.Lock()
+	learned := s.startups[uid]
+	s.mu.Unlock()
+	if learned > 0 {
+		return learned
+	}
+	var times []time.Duration
+	for _, p := range pods {
+		if took := p.readySince.Sub(p.created); p.ready && took >= 0 && !p.created.IsZero() {
+			times = append(times, took)
+		}
+	}
+	if len(times) == 0 {
+		return 0
+	}
+	slices.Sort(times)
+	return times[(len(times)-1)/2]
+}

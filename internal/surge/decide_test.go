@@ -1,0 +1,207 @@
+package surge
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
+	"github.com/slipway-dev/slipway/internal/testing/virtual"
+)
+
+func TestDecide(t *testing.T) {
+	neverAllows := &kubeapi.PodDisruptionBudget{ObjectMeta: kubeapi.ObjectMeta{Name: "never"}}
+	neverAllows.Status.ExpectedPods, neverAllows.Status.DesiredHealthy = 3, 3
+	allowsLater := &kubeapi.PodDisruptionBudget{ObjectMeta: kubeapi.ObjectMeta{Name: "later"}}
+	allowsLater.Status.ExpectedPods, allowsLater.Status.DesiredHealthy, allowsLater.Status.CurrentHealthy = 3, 2, 2
+	claim := func(c *cluster, modes ...string) {
+		c.claims["data"] = &kubeapi.PersistentVolumeClaim{ObjectMeta: kubeapi.ObjectMeta{Name: "data"}}
+		c.claims["data"].Spec.AccessModes = modes
+		v := kubeapi.Volume{Name: "data"}
+		must.NoError(t, json.Unmarshal([]byte(`{"name":"data","persistentVolumeClaim":{"claimName":"data"}}`), &v))
+		c.pods[leaving].Spec.Volumes = []kubeapi.Volume{v}
+	}
+	annotate := func(m *kubeapi.ObjectMeta, value string) {
+		if m.Annotations == nil {
+			m.Annotations = map[string]string{}
+		}
+		m.Annotations[Annotation] = value
+	}
+	ofKind := func(c *cluster, kind string) {
+		for _, p := range c.pods {
+			p.OwnerReferences[0].Kind = kind
+		}
+	}
+	now := time.Now()
+	type fields struct {
+		size   int32 // default 1
+		mode   Mode  // default On
+		pdbs   []*kubeapi.PodDisruptionBudget
+		until  time.Duration
+		room   func(context.Context, kubeapi.Pod) (bool, string)
+		change func(c *cluster)
+		want   Verdict
+		reason string
+		detail string
+		scaler string
+	}
+	tests := map[string]fields{
+		"the only pod":          {want: Needed, reason: ReasonLastReady},
+		"others on other nodes": {size: 2, want: NotNeeded, reason: ReasonOthersReady},
+		"others on the same node": {size: 2, want: Needed, reason: ReasonLastReady, change: func(c *cluster) {
+			c.pods["web-1-2"].Spec.NodeName = "n1"
+		}},
+		"others are terminating": {size: 2, want: Needed, reason: ReasonLastReady, change: func(c *cluster) {
+			c.pods["web-1-2"].DeletionTimestamp = &now
+		}},
+		"others are not ready": {size: 2, want: Needed, reason: ReasonLastReady, change: func(c *cluster) {
+			c.pods["web-1-2"].Status.Conditions[0].Status = "False"
+		}},
+		"PDB that never allows it":   {size: 3, pdbs: []*kubeapi.PodDisruptionBudget{neverAllows}, want: Needed, reason: ReasonPDBNeverAllows},
+		"PDB that allows it later":   {size: 3, pdbs: []*kubeapi.PodDisruptionBudget{allowsLater}, want: NotNeeded, reason: ReasonOthersReady},
+		"two PDBs":                   {size: 3, pdbs: []*kubeapi.PodDisruptionBudget{allowsLater, allowsLater}, want: Needed, reason: ReasonPDBNeverAllows},
+		"the pod is not ready":       {want: NotNeeded, reason: ReasonNotReady, change: func(c *cluster) { c.pods[leaving].Status.Conditions = nil }},
+		"the pod is terminating":     {want: NotNeeded, reason: ReasonLeaving, change: func(c *cluster) { c.pods[leaving].DeletionTimestamp = &now }},
+		"the pod has finished":       {want: NotNeeded, reason: ReasonLeaving, change: func(c *cluster) { c.pods[leaving].Status.Phase = "Failed" }},
+		"off":                        {mode: Off, want: NotNeeded, reason: ReasonOff},
+		"off, the pod asks for it":   {mode: Off, want: Needed, reason: ReasonLastReady, change: func(c *cluster) { annotate(&c.pods[leaving].ObjectMeta, "true") }},
+		"off, the owner asks for it": {mode: Off, want: Needed, reason: ReasonLastReady, change: func(c *cluster) { annotate(&c.deployment.ObjectMeta, "true") }},
+		"the pod has priority over its owner": {mode: Off, want: NotNeeded, reason: ReasonOff, change: func(c *cluster) {
+			annotate(&c.deployment.ObjectMeta, "true")
+			annotate(&c.pods[leaving].ObjectMeta, "false")
+		}},
+		"the owner opts out": {want: Refused, reason: ReasonOptedOut, change: func(c *cluster) { annotate(&c.deployment.ObjectMeta, "false") }},
+		"StatefulSet":        {want: Refused, reason: ReasonOwnerKind, detail: "StatefulSet", change: func(c *cluster) { ofKind(c, "StatefulSet") }},
+		"StatefulSet with other pods": {size: 2, want: NotNeeded, reason: ReasonOthersReady, change: func(c *cluster) {
+			ofKind(c, "StatefulSet")
+			for _, p := range c.pods {
+				p.Labels["statefulset.kubernetes.io/pod-name"] = p.Name
+			}
+		}},
+		"no owner": {want: Refused, reason: ReasonOwnerKind, change: func(c *cluster) { c.pods[leaving].OwnerReferences = nil }},
+		"ReplicaSet of another controller": {want: Refused, reason: ReasonOwnerKind, detail: "CloneSet", change: func(c *cluster) {
+			c.replicaSet.OwnerReferences[0].Kind = "CloneSet"
+		}},
+		"bare ReplicaSet":       {want: Needed, reason: ReasonLastReady, change: func(c *cluster) { c.withoutDeployment() }},
+		"Rollout":               {want: Needed, reason: ReasonLastReady, change: func(c *cluster) { c.toRollout("abc") }},
+		"Rollout in a rollout":  {want: Refused, reason: ReasonRollout, change: func(c *cluster) { c.toRollout("def") }},
+		"volume for one node":   {want: Refused, reason: ReasonReadWriteOnce, change: func(c *cluster) { claim(c, "ReadWriteOnce") }},
+		"volume for one pod":    {want: Refused, reason: ReasonReadWriteOnce, change: func(c *cluster) { claim(c, "ReadWriteOncePod") }},
+		"volume for many nodes": {want: Needed, reason: ReasonLastReady, change: func(c *cluster) { claim(c, "ReadWriteOnce", "ReadWriteMany") }},
+		"paused":                {want: Refused, reason: ReasonPaused, change: func(c *cluster) { c.deployment.Spec.Paused = true }},
+		"deleted":               {want: Refused, reason: ReasonDeleting, change: func(c *cluster) { c.deployment.DeletionTimestamp = &now }},
+		"replaced":              {want: Refused, reason: ReasonDeleting, change: func(c *cluster) { c.deployment.UID = "u-other" }},
+		"rollout not observed":  {want: Refused, reason: ReasonRollout, change: func(c *cluster) { c.deployment.Generation++ }},
+		"rollout with old pods": {want: Refused, reason: ReasonRollout, change: func(c *cluster) { c.deployment.Status.Replicas++ }},
+		"pod of an old rollout": {want: Refused, reason: ReasonRollout, change: func(c *cluster) {
+			c.deployment.Annotations[revisionAnnotation] = "2"
+		}},
+		"Recreate": {want: Refused, reason: ReasonRecreate, change: func(c *cluster) { c.deployment.Spec.Strategy.Type = "Recreate" }},
+		"Recreate, but the pod asks for it": {want: Needed, reason: ReasonLastReady, change: func(c *cluster) {
+			c.deployment.Spec.Strategy.Type = "Recreate"
+			annotate(&c.pods[leaving].ObjectMeta, "true")
+		}},
+		"autoscaler": {want: Needed, reason: ReasonLastReady, scaler: "HorizontalPodAutoscaler/web", change: func(c *cluster) { c.withAutoscaler(1, 2) }},
+		"autoscaler at its maximum": {
+			want: Refused, reason: ReasonAtMaximum, scaler: "HorizontalPodAutoscaler/web", change: func(c *cluster) { c.withAutoscaler(1, 1) },
+		},
+		"autoscaler of another owner": {want: Needed, reason: ReasonLastReady, change: func(c *cluster) {
+			c.withAutoscaler(1, 1).hpa.Spec.ScaleTargetRef.Name = "other"
+		}},
+		"KEDA": {want: Needed, reason: ReasonLastReady, scaler: "ScaledObject/web", change: func(c *cluster) { c.withScaledObject() }},
+		"KEDA at its maximum": {want: Refused, reason: ReasonAtMaximum, scaler: "ScaledObject/web", change: func(c *cluster) {
+			one := int32(1)
+			c.withScaledObject().scaled.Spec.MaxReplicaCount = &one
+		}},
+		"enough time":               {until: 25 * time.Second, want: Needed, reason: ReasonLastReady},
+		"too little time":           {until: 23 * time.Second, want: Refused, reason: ReasonNoTime, detail: "24s"},
+		"too little for autoscaler": {until: 38 * time.Second, want: Refused, reason: ReasonNoTime, scaler: "HorizontalPodAutoscaler/web", change: func(c *cluster) { c.withAutoscaler(1, 2) }},
+		"room":                      {want: Needed, reason: ReasonLastReady, room: func(context.Context, kubeapi.Pod) (bool, string) { return true, "" }},
+		"no room": {want: Refused, reason: ReasonNoRoom, detail: "too small", room: func(context.Context, kubeapi.Pod) (bool, string) {
+			return false, "every node is too small"
+		}},
+		"owner may not be read":       {want: Refused, reason: ReasonNoRights, change: func(c *cluster) { c.forbidden["GetWorkload"] = true }},
+		"off, owner may not be read":  {mode: Off, want: NotNeeded, reason: ReasonOff, change: func(c *cluster) { c.forbidden["GetWorkload"] = true }},
+		"autoscalers may not be read": {want: Refused, reason: ReasonNoRights, change: func(c *cluster) { c.forbidden["ListHorizontalPodAutoscalers"] = true }},
+	}
+	for name, test := range tests {
+		t.Run(name, virtual.InVirtualTime(func(t *testing.T) {
+			c := newCluster(t, max(1, test.size))
+			if test.change != nil {
+				test.change(c)
+			}
+			mode := On
+			if test.mode != "" {
+				mode = test.mode
+			}
+			metrics := &counter{}
+			s, err := New(Options{
+				API: c.newClient(), Namespace: "slipway", Identity: "n1/1", Mode: mode, CheckRoom: test.room, Metrics: metrics,
+			})
+			must.NoError(t, err)
+			var until time.Time
+			if test.until > 0 {
+				until = time.Now().Add(test.until)
+			}
+			d, err := s.Decide(t.Context(), *c.pods[leaving], test.pdbs, true, until)
+			must.NoError(t, err)
+			check.Is(t, test.want, d.Verdict, d)
+			check.Is(t, test.reason, d.Reason, d)
+			check.Is(t, test.scaler, d.Owner.Scaler)
+			check.Contains(t, d.Detail, test.detail)
+			check.Not(t, d.Detail == "", "there is no detail")
+			refused := 0
+			if test.want == Refused {
+				refused = 1
+			}
+			check.Is(t, refused, metrics.count("refused "+d.Reason))
+		}))
+	}
+}
+
+// toRollout makes the Deployment a Rollout of Argo that is at the pod template with this hash.
+func (c *cluster) toRollout(hash string) {
+	c.replicaSet.OwnerReferences[0].APIVersion, c.replicaSet.OwnerReferences[0].Kind = "argoproj.io/v1alpha1", "Rollout"
+	c.replicaSet.Labels = map[string]string{rolloutHashLabel: "abc"}
+	c.deployment.Annotations = nil
+	c.deployment.Status.StableRS, c.deployment.Status.CurrentPodHash = "abc", hash
+	c.deployment.Status.ObservedGeneration = json.RawMessage(`"1"`)
+}
+
+func TestDecideReturnsErrorIfOwnerIsUnreadable(t *testing.T) {
+	c := newCluster(t, 1)
+	l := c.newClient()
+	l.nextFault = func(int) fault { return fault{fails: true} }
+	s, err := New(Options{API: l, Namespace: "slipway", Identity: "n1/1", Mode: On})
+	must.NoError(t, err)
+	_, err = s.Decide(t.Context(), *c.pods[leaving], nil, true, time.Time{})
+	check.ErrorContains(t, err, "ReplicaSet shop/web-1", "connection reset")
+}
+
+func TestNewRefusesInvalidOptions(t *testing.T) {
+	valid := func() Options {
+		return Options{API: newCluster(t, 1).newClient(), Namespace: "slipway", Identity: "n1/1"}
+	}
+	tests := map[string]struct {
+		change func(o *Options)
+		want   string
+	}{
+		"API":       {func(o *Options) { o.API = nil }, "API is nil"},
+		"namespace": {func(o *Options) { o.Namespace = "" }, "namespace is empty"},
+		"identity":  {func(o *Options) { o.Identity = "" }, "identity is empty"},
+		"mode":      {func(o *Options) { o.Mode = "yes" }, `mode "yes"`},
+		"wait":      {func(o *Options) { o.SchedulingWait = -time.Second }, "scheduling wait -1s"},
+		"number":    {func(o *Options) { o.MaxConcurrent = -1 }, "at most -1"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			o := valid()
+			test.change(&o)
+			_, err := New(o)
+			check.ErrorContains(t, err, test.want)
+		})
+	}
+}

@@ -1,0 +1,252 @@
+package surge
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/drainability/fromkubeapi"
+	"github.com/slipway-dev/slipway/internal/elapsed"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+)
+
+const (
+	// revisionAnnotation numbers the rollouts of a Deployment. The Deployment and its current ReplicaSet have the same
+	// value.
+	revisionAnnotation = "deployment.kubernetes.io/revision"
+	// rolloutHashLabel is on each ReplicaSet of a Rollout.
+	rolloutHashLabel = "rollouts-pod-template-hash"
+	// settleTries and settlePause limit how long a read waits until a controller has observed the owner's newest
+	// generation.
+	settleTries = 4
+	settlePause = 500 * time.Millisecond
+)
+
+// owners are the ReplicaSet of a pod and the object that sets the ReplicaSet's size: its Deployment, its Rollout, or the
+// ReplicaSet itself.
+type owners struct {
+	replicaSet *kubeapi.Workload
+	top        *kubeapi.Workload
+	ref        kubeapi.ObjectRef // of top
+}
+
+// refusal is the reason why a surge cannot start. It is an error, so that it can be returned from each step.
+type refusal struct{ reason, detail string }
+
+func (r *refusal) Error() string { return r.reason + ": " + r.detail }
+
+func refuse(reason, format string, args ...any) error {
+	return &refusal{reason: reason, detail: fmt.Sprintf(format, args...)}
+}
+
+// toRefusal turns the answer "forbidden" into a refusal that names what could not be done.
+func toRefusal(what string, err error) error {
+	if kubeapi.IsForbidden(err) {
+		return refuse(ReasonNoRights, "cannot %s: %v", what, err)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
+func controllerOf(m *kubeapi.ObjectMeta) *kubeapi.OwnerReference {
+	return fromkubeapi.FindController(&kubeapi.Pod{ObjectMeta: *m})
+}
+
+func hasGroup(apiVersion, group string) bool { return strings.HasPrefix(apiVersion, group+"/") }
+
+// readOwners reads the pod's ReplicaSet and the object that sets its size.
+func (s *Surger) readOwners(ctx context.Context, pod *kubeapi.Pod) (owners, error) {
+	c := fromkubeapi.FindController(pod)
+	switch {
+	case c == nil:
+		return owners{}, refuse(ReasonOwnerKind, "the pod has no controller")
+	case c.Kind != "ReplicaSet" || !hasGroup(cmp.Or(c.APIVersion, "apps/v1"), "apps"):
+		return owners{}, refuse(ReasonOwnerKind, "its owner is the %s %s: want a Deployment, ReplicaSet or Rollout", c.Kind, c.Name)
+	}
+	ref := kubeapi.ObjectRef{APIVersion: "apps/v1", Kind: "ReplicaSet", Namespace: pod.Namespace, Name: c.Name}
+	rs, err := s.readWorkload(ctx, ref, c.UID)
+	if err != nil {
+		return owners{}, err
+	}
+	above := controllerOf(&rs.ObjectMeta)
+	if above == nil {
+		return owners{replicaSet: rs, top: rs, ref: ref}, nil
+	}
+	deployment := above.Kind == "Deployment" && hasGroup(above.APIVersion, "apps")
+	rollout := above.Kind == "Rollout" && hasGroup(above.APIVersion, "argoproj.io")
+	if !deployment && !rollout {
+		return owners{}, refuse(ReasonOwnerKind, "its ReplicaSet belongs to the %s %s: want a Deployment or Rollout", above.Kind, above.Name)
+	}
+	ref = kubeapi.ObjectRef{APIVersion: above.APIVersion, Kind: above.Kind, Namespace: pod.Namespace, Name: above.Name}
+	top, err := s.readWorkload(ctx, ref, above.UID)
+	if err != nil {
+		return owners{}, err
+	}
+	return owners{replicaSet: rs, top: top, ref: ref}, nil
+}
+
+// readWorkload reads a workload that has the given UID.
+func (s *Surger) readWorkload(ctx context.Context, ref kubeapi.ObjectRef, uid string) (*kubeapi.Workload, error) {
+	w, err := call(ctx, func(ctx context.Context) (*kubeapi.Workload, error) { return s.api.GetWorkload(ctx, ref) })
+	switch {
+	case kubeapi.IsNotFound(err), err == nil && w.UID != uid:
+		return nil, refuse(ReasonDeleting, "the %s %s of the pod no longer exists", ref.Kind, ref.Name)
+	case err != nil:
+		return nil, toRefusal(fmt.Sprintf("read %s %s/%s", ref.Kind, ref.Namespace, ref.Name), err)
+	}
+	return w, nil
+}
+
+// readSettledOwners reads the owners until their controller has observed the newest generation, for two seconds at
+// most.
+func (s *Surger) readSettledOwners(ctx context.Context, pod *kubeapi.Pod) (o owners, err error) {
+	for range settleTries {
+		if o, err = s.readOwners(ctx, pod); err != nil || o.isObserved() {
+			return o, err
+		}
+		if !elapsed.Sleep(ctx, settlePause) {
+			break
+		}
+	}
+	return o, err
+}
+
+// isObserved reports whether the status of the object that sets the size is about its newest generation.
+func (o owners) isObserved() bool {
+	observed, err := strconv.ParseInt(strings.Trim(string(o.top.Status.ObservedGeneration), `"`), 10, 64)
+	if err != nil && o.ref.Kind == "Rollout" {
+		return true // old versions of Argo Rollouts store a hash
+	}
+	return err == nil && observed >= o.top.Generation
+}
+
+func (o owners) toOwner() Owner {
+	return Owner{APIVersion: o.ref.APIVersion, Kind: o.ref.Kind, Namespace: o.ref.Namespace, Name: o.ref.Name, UID: o.top.UID}
+}
+
+// revision identifies the pod template that a workload rolls out. It changes when a rollout starts.
+func revision(w *kubeapi.Workload) string {
+	return w.Annotations[revisionAnnotation] + w.Status.CurrentPodHash
+}
+
+// checkSteady returns a refusal if the owner is being deleted, is paused, or is in the middle of a rollout.
+func (o owners) checkSteady() error {
+	top, name := o.top, o.ref.Kind+" "+o.ref.Name
+	inRollout := refuse(ReasonRollout, "%s is in the middle of a rollout", name)
+	switch {
+	case top.DeletionTimestamp != nil || o.replicaSet.DeletionTimestamp != nil:
+		return refuse(ReasonDeleting, "%s is being deleted", name)
+	case top.Spec.Paused:
+		return refuse(ReasonPaused, "%s is paused", name)
+	case !o.isObserved():
+		return inRollout
+	}
+	switch o.ref.Kind {
+	case "Deployment":
+		if o.replicaSet.Annotations[revisionAnnotation] != top.Annotations[revisionAnnotation] ||
+			top.Status.UpdatedReplicas < top.Status.Replicas {
+			return inRollout
+		}
+	case "Rollout":
+		hash := top.Status.CurrentPodHash
+		if top.Status.Abort || hash == "" || hash != top.Status.StableRS || hash != o.replicaSet.Labels[rolloutHashLabel] {
+			return inRollout
+		}
+	}
+	return nil
+}
+
+// podState holds what is known of one pod of a ReplicaSet.
+type podState struct {
+	uid, namespace, name, node string
+	phase                      string
+	created, readySince        time.Time
+	ready, terminating         bool
+	// unschedulable is the scheduler's message if it found no node; empty otherwise.
+	unschedulable string
+	cost          int32
+}
+
+func (p podState) isActive() bool {
+	return !p.terminating && p.phase != "Succeeded" && p.phase != "Failed"
+}
+
+func toPodState(p *kubeapi.Pod) podState {
+	since, ready := p.ReadyTime()
+	out := podState{
+		uid: p.UID, namespace: p.Namespace, name: p.Name, node: p.Spec.NodeName, phase: p.Status.Phase,
+		created: p.CreationTimestamp, readySince: since, ready: ready, terminating: p.DeletionTimestamp != nil,
+	}
+	for _, c := range p.Status.Conditions {
+		if c.Type == "PodScheduled" && c.Status == "False" && c.Reason == "Unschedulable" {
+			out.unschedulable = cmp.Or(c.Message, "no message")
+		}
+	}
+	// The ReplicaSet controller takes a value that is not an int32 for 0.
+	if cost, err := strconv.ParseInt(p.Annotations[DeletionCostAnnotation], 10, 32); err == nil {
+		out.cost = int32(cost)
+	}
+	return out
+}
+
+// volatileLabels differ between the pods of one owner.
+var volatileLabels = []string{
+	"statefulset.kubernetes.io/pod-name", "apps.kubernetes.io/pod-index", "batch.kubernetes.io/job-completion-index",
+}
+
+// siblingSelector selects the pods of the pod's owner, and perhaps others.
+func siblingSelector(pod *kubeapi.Pod, rs *kubeapi.Workload) (string, error) {
+	if rs != nil {
+		selector, err := rs.Spec.Selector.ToSelector()
+		if err != nil {
+			return "", fmt.Errorf("ReplicaSet %s/%s: spec.selector: %w", rs.Namespace, rs.Name, err)
+		}
+		return selector.String(), nil
+	}
+	var parts []string
+	for k, v := range pod.Labels {
+		if !slices.Contains(volatileLabels, k) {
+			parts = append(parts, k+"="+v)
+		}
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, ","), nil
+}
+
+// listSiblings lists the pods that have the same controller as the pod, with the pod itself. rs is its ReplicaSet, or
+// nil for a controller of another kind.
+func (s *Surger) listSiblings(ctx context.Context, pod *kubeapi.Pod, rs *kubeapi.Workload) ([]podState, error) {
+	c := fromkubeapi.FindController(pod)
+	selector, err := siblingSelector(pod, rs)
+	if err != nil || c == nil {
+		return nil, err
+	}
+	pods, err := call(ctx, func(ctx context.Context) ([]kubeapi.Pod, error) { return s.api.ListPods(ctx, pod.Namespace, selector) })
+	if err != nil {
+		return nil, toRefusal(fmt.Sprintf("list the pods of %s %s/%s", c.Kind, pod.Namespace, c.Name), err)
+	}
+	var out []podState
+	for i := range pods {
+		if other := fromkubeapi.FindController(&pods[i]); other != nil && other.UID == c.UID {
+			out = append(out, toPodState(&pods[i]))
+		}
+	}
+	return out, nil
+}
+
+// countReadyElsewhere counts the ready pods that stay when every pod of the node leaves.
+func countReadyElsewhere(pods []podState, node string) int {
+	n := 0
+	for _, p := range pods {
+		if p.isActive() && p.ready && p.node != node {
+			n++
+		}
+	}
+	return n
+}

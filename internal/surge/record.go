@@ -1,0 +1,298 @@
+package surge
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/elapsed"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+)
+
+const (
+	// RecordLabel is on each Lease that records a surge.
+	RecordLabel = "slipway.dev/surge"
+	// recordAnnotation is on the same Leases. Its value is a record as JSON.
+	recordAnnotation = "slipway.dev/surge"
+	leaseNamePrefix  = "slipway-surge-"
+
+	// leaseDuration is the duration in each Lease. A Lease without a change for this long no longer belongs to its
+	// holder.
+	leaseDuration = 20 * time.Second
+	// ownershipTimeout is how long after its last renewal a holder relies on its record. The holder measures from before
+	// the renewal was sent. A request that it then sends has ended before another process can take the record over.
+	ownershipTimeout = leaseDuration - requestTimeout - 4*time.Second
+	renewInterval    = 5 * time.Second
+	// busyInterval is the mean pause between two tries to create a record that another process holds.
+	busyInterval = 2 * time.Second
+)
+
+// record says what a surge changes, so that another process can take it back. It is written before the change.
+type record struct {
+	Owner  Owner      `json:"owner"`
+	Target sizeTarget `json:"target"`
+	// From is the value before the raise; nil is an absent field. To is the raised value.
+	From *int32 `json:"from"`
+	To   int32  `json:"to"`
+	Pod  podRef `json:"pod"`
+	Node string `json:"node"`
+	// Cost is the value of DeletionCostAnnotation before the surge; nil is absent.
+	Cost      *string   `json:"deletionCost,omitempty"`
+	StartedAt time.Time `json:"startedAt"`
+	Until     time.Time `json:"until,omitzero"`
+}
+
+type podRef struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	UID       string `json:"uid"`
+}
+
+func (p podRef) String() string { return p.Namespace + "/" + p.Name }
+
+// parseRecord returns the record in a Lease.
+func parseRecord(l *kubeapi.Lease) (*record, error) {
+	var r record
+	if err := json.Unmarshal([]byte(l.Annotations[recordAnnotation]), &r); err != nil {
+		return nil, fmt.Errorf("lease %s/%s: annotation %s: %w", l.Namespace, l.Name, recordAnnotation, err)
+	}
+	if _, known := map[string]bool{"replicas": true, "minReplicas": true, "minReplicaCount": true}[r.Target.Field]; !known || r.Target.UID == "" {
+		return nil, fmt.Errorf("lease %s/%s: annotation %s: target.field %q, target.uid %q: want a size field and a UID",
+			l.Namespace, l.Name, recordAnnotation, r.Target.Field, r.Target.UID)
+	}
+	return &r, nil
+}
+
+// hold is this process's hold on the record of one owner.
+type hold struct {
+	s *Surger
+	// turn is full while a request for the Lease is in flight. Its holder may use lease.
+	turn  chan struct{}
+	lease kubeapi.Lease
+
+	mu      sync.Mutex
+	renewed time.Time // before the last successful write was sent
+	lost    bool      // the Lease is gone, or names another process
+}
+
+func (s *Surger) newHold(l kubeapi.Lease, renewed time.Time) *hold {
+	return &hold{s: s, turn: make(chan struct{}, 1), lease: l, renewed: renewed}
+}
+
+var (
+	// errRecordLost: another process has taken the record over, and restores the size.
+	errRecordLost = errors.New("another process has taken the record of the surge over")
+	// errNotRenewed: another process may take the record over soon.
+	errNotRenewed = errors.New("the record of the surge could not be renewed")
+	// errBusy: another process holds the record.
+	errBusy = errors.New("another surge of the owner is running")
+)
+
+func (s *Surger) newLease(r *record, at time.Time) (kubeapi.Lease, error) {
+	raw, err := json.Marshal(r)
+	if err != nil {
+		return kubeapi.Lease{}, fmt.Errorf("record of %s: %w", r.Target, err)
+	}
+	l := kubeapi.Lease{ObjectMeta: kubeapi.ObjectMeta{
+		Name: leaseNamePrefix + r.Owner.UID, Namespace: s.options.Namespace,
+		Labels: map[string]string{RecordLabel: "true"}, Annotations: map[string]string{recordAnnotation: string(raw)},
+	}}
+	s.setHolder(&l, at)
+	return l, nil
+}
+
+// setHolder writes this process into a Lease as its holder.
+func (s *Surger) setHolder(l *kubeapi.Lease, at time.Time) {
+	if l.Spec.HolderIdentity != s.options.Identity {
+		if l.ResourceVersion != "" {
+			l.Spec.LeaseTransitions++
+		}
+		l.Spec.AcquireTime = kubeapi.MicroTime{Time: at}
+	}
+	l.Spec.HolderIdentity = s.options.Identity
+	l.Spec.LeaseDurationSeconds = int32(leaseDuration / time.Second)
+	l.Spec.RenewTime = kubeapi.MicroTime{Time: at}
+}
+
+// acquireRecord creates the record. If another process holds the owner's record, it waits until that process deletes it,
+// or until the record has expired; then it restores it. After such a wait it returns no hold and no error. The error is
+// errBusy if ctx ends before.
+func (s *Surger) acquireRecord(ctx context.Context, r *record) (*hold, error) {
+	var seen observation
+	for {
+		began := time.Now()
+		l, err := s.newLease(r, began)
+		if err != nil {
+			return nil, err
+		}
+		made, err := call(ctx, func(ctx context.Context) (*kubeapi.Lease, error) { return s.api.CreateLease(ctx, l) })
+		if err == nil {
+			return s.newHold(*made, began), nil
+		}
+		pause := retryPause
+		if kubeapi.IsAlreadyExists(err) {
+			h, exists, err := s.takeExisting(ctx, l, &seen)
+			if h != nil || err != nil || !exists {
+				return h, err
+			}
+			pause = busyInterval/2 + rand.N(busyInterval)
+		} else if !kubeapi.UnknownResult(err) && !kubeapi.IsConflict(err) {
+			return nil, toRefusal("create the record "+l.Namespace+"/"+l.Name, err)
+		}
+		if !elapsed.Sleep(ctx, pause) {
+			return nil, errBusy
+		}
+	}
+}
+
+// takeExisting reads the Lease that prevents the creation of l. It returns the hold if a request of this surge created it
+// whose answer was lost. It restores the Lease if it has expired or is left over from this process. exists is false if
+// the Lease is gone.
+func (s *Surger) takeExisting(ctx context.Context, l kubeapi.Lease, seen *observation) (h *hold, exists bool, err error) {
+	current, err := call(ctx, func(ctx context.Context) (*kubeapi.Lease, error) {
+		return s.api.GetLease(ctx, l.Namespace, l.Name)
+	})
+	if err != nil {
+		return nil, !kubeapi.IsNotFound(err), nil // the next try shows what there is
+	}
+	own := current.Spec.HolderIdentity == s.options.Identity
+	if own && current.Annotations[recordAnnotation] == l.Annotations[recordAnnotation] {
+		return s.newHold(*current, current.Spec.RenewTime.Time), true, nil
+	}
+	seen.update(current, time.Now())
+	if own || !time.Now().Before(seen.expiry(current)) {
+		if _, err := parseRecord(current); err != nil {
+			return nil, true, err
+		}
+		if err := s.restoreExpired(ctx, *current); err != nil {
+			s.log.Warn("cannot restore a record, will retry", "lease", current.Name, "err", err)
+		}
+	}
+	return nil, true, nil
+}
+
+// keepRenewed renews the record until ctx ends, and calls lost once another process has it. After an outage of the API
+// server the record is still valid if no other process has taken it over.
+func (h *hold) keepRenewed(ctx context.Context, lost func()) {
+	for elapsed.Sleep(ctx, renewInterval) {
+		for !h.renew(ctx) && elapsed.Sleep(ctx, retryPause) {
+			if h.isLost() {
+				lost()
+				return
+			}
+		}
+	}
+}
+
+// isHeld reports whether no other process can have taken the record over, even by the time a request has ended.
+func (h *hold) isHeld() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return !h.lost && time.Since(h.renewed) < ownershipTimeout
+}
+
+func (h *hold) isLost() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.lost
+}
+
+func (h *hold) setLost() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.lost = true
+}
+
+// renew renews the Lease, and reports whether it did.
+func (h *hold) renew(ctx context.Context) bool {
+	h.turn <- struct{}{}
+	defer func() { <-h.turn }()
+	return h.write(ctx, h.lease) == nil
+}
+
+// replace writes another record into the Lease.
+func (h *hold) replace(ctx context.Context, r *record) error {
+	l, err := h.s.newLease(r, time.Now())
+	if err != nil {
+		return err
+	}
+	for {
+		h.turn <- struct{}{}
+		next := h.lease
+		next.Annotations = l.Annotations
+		err := h.write(ctx, next)
+		<-h.turn
+		if err == nil {
+			return nil
+		}
+		if h.isLost() {
+			return errRecordLost
+		}
+		if err := pauseAfter(ctx, err); err != nil {
+			return err
+		}
+	}
+}
+
+// write updates the Lease. After a conflict it reads the Lease: the conflict may be with a write of this process whose
+// answer was lost. The caller has the turn.
+func (h *hold) write(ctx context.Context, l kubeapi.Lease) error {
+	if h.isLost() {
+		return errRecordLost
+	}
+	began := time.Now()
+	h.s.setHolder(&l, began)
+	made, err := call(ctx, func(ctx context.Context) (*kubeapi.Lease, error) { return h.s.api.UpdateLease(ctx, l) })
+	switch {
+	case err == nil:
+		h.lease = *made
+		h.mu.Lock()
+		h.renewed = began
+		h.mu.Unlock()
+	case kubeapi.IsNotFound(err):
+		h.setLost()
+	case kubeapi.IsConflict(err):
+		h.reread(ctx)
+	}
+	return err
+}
+
+// reread reads the Lease again, and records whether it still names this process. The caller has the turn.
+func (h *hold) reread(ctx context.Context) {
+	current, err := call(ctx, func(ctx context.Context) (*kubeapi.Lease, error) {
+		return h.s.api.GetLease(ctx, h.lease.Namespace, h.lease.Name)
+	})
+	switch {
+	case kubeapi.IsNotFound(err):
+		h.setLost()
+	case err != nil:
+	case current.UID != h.lease.UID || current.Spec.HolderIdentity != h.s.options.Identity:
+		h.setLost()
+	default:
+		h.lease.ResourceVersion = current.ResourceVersion
+	}
+}
+
+// release deletes the record. It retries until ctx ends.
+func (h *hold) release(ctx context.Context) error {
+	h.turn <- struct{}{}
+	defer func() { <-h.turn }()
+	for !h.isLost() {
+		err := do(ctx, func(ctx context.Context) error { return h.s.api.DeleteLease(ctx, h.lease) })
+		switch {
+		case err == nil, kubeapi.IsNotFound(err):
+			h.setLost()
+			return nil
+		case kubeapi.IsConflict(err):
+			h.reread(ctx)
+		}
+		if err := pauseAfter(ctx, err); err != nil {
+			return fmt.Errorf("delete the record %s/%s: %w", h.lease.Namespace, h.lease.Name, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,216 @@
+package surge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/elapsed"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+)
+
+const (
+	// idlePoll is the least pause between two reads of the records if there was none, and recordsPoll if there was one.
+	// Up to pollSpread is added at random. The read comes from the API server's cache. With the expiry and its jitter, a
+	// record is taken over at most 50 s after the crash of its holder.
+	idlePoll    = 15 * time.Second
+	recordsPoll = 8 * time.Second
+	pollSpread  = 10 * time.Second
+	// takeOverSpread is the longest random delay before an expired record is taken over, so that a thousand agents do
+	// not all write at once.
+	takeOverSpread = 5 * time.Second
+	// maxLeaseDuration limits the duration that another process has written.
+	maxLeaseDuration = time.Minute
+)
+
+// observation records when a Lease was first seen with its resourceVersion, by this process's clock. So the clocks of two
+// nodes may differ.
+type observation struct {
+	resourceVersion string
+	firstSeen       time.Time
+}
+
+func (o *observation) update(l *kubeapi.Lease, now time.Time) {
+	if o.resourceVersion != l.ResourceVersion {
+		*o = observation{resourceVersion: l.ResourceVersion, firstSeen: now}
+	}
+}
+
+// expiry returns when the Lease no longer belongs to its holder.
+func (o *observation) expiry(l *kubeapi.Lease) time.Time {
+	if l.Spec.HolderIdentity == "" {
+		return o.firstSeen
+	}
+	lasts := time.Duration(l.Spec.LeaseDurationSeconds) * time.Second
+	return o.firstSeen.Add(min(max(lasts, leaseDuration), maxLeaseDuration))
+}
+
+// RestoreExpired takes over the records that their holders no longer renew, restores what they changed, and deletes
+// them. It returns when ctx ends.
+func (s *Surger) RestoreExpired(ctx context.Context) {
+	observations := map[string]*observation{}
+	jitters := map[string]time.Duration{}
+	lastFailure := ""
+	for wait := rand.N(takeOverSpread); elapsed.Sleep(ctx, wait); {
+		leases, err := call(ctx, func(ctx context.Context) ([]kubeapi.Lease, error) {
+			return s.api.ListCachedLeases(ctx, s.options.Namespace, RecordLabel+"=true")
+		})
+		if err != nil {
+			if text := err.Error(); text != lastFailure && ctx.Err() == nil {
+				s.log.Warn("cannot list the records of surges, will retry", "namespace", s.options.Namespace, "err", err)
+				lastFailure = text
+			}
+			wait = recordsPoll + rand.N(takeOverSpread)
+			continue
+		}
+		lastFailure = ""
+		wait = idlePoll + rand.N(pollSpread)
+		if len(leases) > 0 {
+			wait = recordsPoll + rand.N(takeOverSpread)
+		}
+		known := map[string]*observation{}
+		for _, l := range leases {
+			o := observations[l.Name]
+			if o == nil {
+				o = &observation{}
+			}
+			if known[l.Name] = o; o.resourceVersion != l.ResourceVersion {
+				jitters[l.Name] = rand.N(takeOverSpread)
+			}
+			o.update(&l, time.Now())
+			due := s.takeOverTime(&l, o, jitters[l.Name])
+			if left := time.Until(due); left > 0 {
+				wait = min(wait, left)
+				continue
+			}
+			if err := s.restoreExpired(ctx, l); err != nil && ctx.Err() == nil {
+				s.log.Warn("cannot restore the record of a surge, will retry", "lease", l.Name, "err", err)
+			}
+		}
+		observations = known
+		for name := range jitters {
+			if known[name] == nil {
+				delete(jitters, name)
+			}
+		}
+	}
+}
+
+// takeOverTime returns when this process may take over a record. A record that this process has left over is due at
+// once.
+func (s *Surger) takeOverTime(l *kubeapi.Lease, o *observation, jitter time.Duration) time.Time {
+	if l.Spec.HolderIdentity == s.options.Identity {
+		if r, err := parseRecord(l); err == nil && s.isRunning(r.Owner.UID) {
+			return time.Now().Add(leaseDuration)
+		}
+	}
+	return o.expiry(l).Add(jitter)
+}
+
+// restoreExpired takes over one record, restores what it names, and deletes it. It does nothing if the Lease has changed
+// since it was read.
+func (s *Surger) restoreExpired(ctx context.Context, l kubeapi.Lease) error {
+	r, err := parseRecord(&l)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, restoreTimeout)
+	defer cancel()
+	previous := l.Spec.HolderIdentity
+	h := s.newHold(l, time.Time{})
+	if err := h.takeOver(ctx); err != nil {
+		if kubeapi.IsConflict(err) || kubeapi.IsNotFound(err) {
+			return nil // another process was faster
+		}
+		return err
+	}
+	changedBy, _, err := s.restore(ctx, r)
+	if err != nil {
+		return err
+	}
+	if err := h.release(ctx); err != nil {
+		return err
+	}
+	s.options.Metrics.RecordRestored()
+	s.log.Info("restored the size after a surge that its process did not end", "target", r.Target.String(),
+		"to", formatSize(r.From), "pod", r.Pod.String(), "previousHolder", previous, "changedBy", changedBy)
+	return nil
+}
+
+// takeOver writes this process into the Lease, if the Lease has not changed since it was read.
+func (h *hold) takeOver(ctx context.Context) error {
+	next := h.lease
+	h.s.setHolder(&next, time.Now())
+	made, err := call(ctx, func(ctx context.Context) (*kubeapi.Lease, error) { return h.s.api.UpdateLease(ctx, next) })
+	if err == nil {
+		h.lease = *made
+	}
+	return err
+}
+
+// restore takes back the raise of a record, and the deletion cost if the pod stays. The size is lowered first: with the
+// cost still set, the pod that leaves is preferred over a ready successor.
+func (s *Surger) restore(ctx context.Context, r *record) (changedBy string, last sizeState, err error) {
+	changedBy, last, err = s.lower(ctx, r)
+	if err != nil {
+		return changedBy, last, err
+	}
+	return changedBy, last, s.restoreCost(ctx, r)
+}
+
+// setCost makes the pod of the record the first that the ReplicaSet controller deletes. It returns an error if the pod
+// is gone or terminating.
+func (s *Surger) setCost(ctx context.Context, r *record) error {
+	lowest := lowestCost
+	err := s.changeCost(ctx, r, func(p *kubeapi.Pod) (*string, bool) {
+		return &lowest, p.Annotations[DeletionCostAnnotation] != lowestCost
+	})
+	return err
+}
+
+// restoreCost gives the pod of the record its former deletion cost, if the pod stays and still has Slipway's cost.
+func (s *Surger) restoreCost(ctx context.Context, r *record) error {
+	err := s.changeCost(ctx, r, func(p *kubeapi.Pod) (*string, bool) {
+		return r.Cost, p.Annotations[DeletionCostAnnotation] == lowestCost
+	})
+	if errors.Is(err, errPodLeft) {
+		return nil
+	}
+	return err
+}
+
+// errPodLeft: the pod is gone, is terminating, or was replaced by another of the same name.
+var errPodLeft = errors.New("the pod has left")
+
+// changeCost sets the pod's deletion cost to what change returns, unless that is unnecessary. It retries until the API
+// server has answered or ctx ends.
+func (s *Surger) changeCost(ctx context.Context, r *record, change func(p *kubeapi.Pod) (cost *string, necessary bool)) error {
+	for {
+		pod, err := call(ctx, func(ctx context.Context) (*kubeapi.Pod, error) { return s.api.GetPod(ctx, r.Pod.Namespace, r.Pod.Name) })
+		switch {
+		case kubeapi.IsNotFound(err), err == nil && (pod.UID != r.Pod.UID || pod.DeletionTimestamp != nil):
+			return errPodLeft
+		case err == nil:
+			cost, necessary := change(pod)
+			if !necessary {
+				return nil
+			}
+			a := kubeapi.AnnotationChange{
+				Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
+				Key: DeletionCostAnnotation, Value: cost,
+			}
+			err = do(ctx, func(ctx context.Context) error { return s.api.SetPodAnnotation(ctx, a) })
+		}
+		if err == nil {
+			return nil
+		}
+		if kubeapi.IsNotFound(err) {
+			return errPodLeft
+		}
+		if err := pauseAfter(ctx, err); err != nil {
+			return fmt.Errorf("annotation %s of pod %s: %w", DeletionCostAnnotation, r.Pod, err)
+		}
+	}
+}

@@ -1,0 +1,746 @@
+package surge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/drainability/fromkubeapi"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+)
+
+const (
+	// ownerInterval is the longest pause between two reads of the size, and minOwnerInterval the shortest.
+	ownerInterval    = 5 * time.Second
+	minOwnerInterval = time.Second
+	// endpointInterval is the pause between two reads of the EndpointSlices.
+	endpointInterval = time.Second
+	// endpointWait limits the wait for the endpoints. A Service whose endpoints somebody writes by hand never gets the
+	// successor.
+	endpointWait = 2 * time.Minute
+	// creationWait is how long a new pod may take to appear. An autoscaler reads its minimum every 15 s by default.
+	creationWait = 45 * time.Second
+	// readyWait limits the wait for Ready if the request has no limit. It is the default of progressDeadlineSeconds of a
+	// Deployment.
+	readyWait = 10 * time.Minute
+	// removalWait is how long a controller may take to remove the pod after the size was lowered.
+	removalWait = 20 * time.Second
+	// evictionWait limits how long the raised size is kept for an eviction.
+	evictionWait = 10 * time.Minute
+)
+
+// surgeRun is the state of one surge. Only the goroutine of Run uses it, except for pods.
+type surgeRun struct {
+	s       *Surger
+	request Request
+	result  Result
+	owners  owners
+	record  *record
+	hold    *hold
+	lost    <-chan struct{} // closed once another process may have the record
+	pods    *podWatch
+	before  map[string]bool // UIDs of the pods before the raise
+
+	raised bool // a request that may have raised the size was sent
+	// unanswered is the resourceVersion of such a request without a clear answer.
+	unanswered string
+	lowered    bool
+	loweredAt  time.Time
+	// evictableAt is when the caller was first asked to evict the pod.
+	evictableAt time.Time
+	left        bool // the pod is terminating or gone
+	successor   *podState
+	progress    Progress
+	raisedAt    time.Time
+	nextOwner   time.Time // when the owner is read next
+	lastOwner   time.Time
+}
+
+// Run carries out one surge. It returns when the pod is terminating or gone, when the surge failed, or when ctx ends. In
+// each case it has restored the owner's size before, for at most 15 s after the end of ctx.
+func (s *Surger) Run(ctx context.Context, r Request) Result {
+	x := &surgeRun{s: s, request: r, pods: newPodWatch()}
+	limited := ctx
+	if !r.Until.IsZero() {
+		var cancel context.CancelFunc
+		limited, cancel = context.WithDeadline(ctx, r.Until)
+		defer cancel()
+	}
+	err := x.waitAndSurge(limited)
+	x.finish(ctx, limited, err)
+	return x.result
+}
+
+// waitAndSurge waits for the owner and for a free place, and runs the surge.
+func (x *surgeRun) waitAndSurge(ctx context.Context) error {
+	s := x.s
+	unlock, ok := s.lockOwner(ctx, x.request.Decision.Owner.UID)
+	if !ok {
+		return errBusy
+	}
+	defer unlock()
+	select {
+	case s.slots <- struct{}{}:
+		defer func() { <-s.slots }()
+	case <-ctx.Done():
+		return errBusy
+	}
+	background, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var wait sync.WaitGroup
+	defer wait.Wait()
+	defer stop()
+	err := x.prepare(ctx)
+	if err == nil {
+		lost := make(chan struct{})
+		x.lost = lost
+		wait.Go(func() { x.hold.keepRenewed(background, sync.OnceFunc(func() { close(lost) })) })
+		err = x.surge(ctx, background, &wait)
+		err = x.end(ctx, err)
+	}
+	return err
+}
+
+// prepare checks again that the surge is possible, and writes its record.
+func (x *surgeRun) prepare(ctx context.Context) error {
+	for {
+		r, err := x.plan(ctx)
+		var refused *refusal
+		if errors.As(err, &refused) || errors.Is(err, errPodLeft) {
+			return err
+		}
+		if err == nil {
+			x.record = r
+			x.hold, err = x.s.acquireRecord(ctx, r)
+			if err != nil || x.hold != nil {
+				return err
+			}
+			continue // another surge of the owner was running, so the plan is outdated
+		}
+		if err := pauseAfter(ctx, err); err != nil {
+			return err
+		}
+	}
+}
+
+// plan reads the owner and its pods, and returns the record of the raise.
+func (x *surgeRun) plan(ctx context.Context) (*record, error) {
+	s, pod := x.s, &x.request.Pod
+	current, err := call(ctx, func(ctx context.Context) (*kubeapi.Pod, error) { return s.api.GetPod(ctx, pod.Namespace, pod.Name) })
+	switch {
+	case kubeapi.IsNotFound(err), err == nil && (current.UID != pod.UID || !toPodState(current).isActive()):
+		x.left = true
+		return nil, errPodLeft
+	case err != nil:
+		return nil, toRefusal(fmt.Sprintf("read pod %s/%s", pod.Namespace, pod.Name), err)
+	}
+	if x.owners, err = s.readSettledOwners(ctx, current); err != nil {
+		return nil, err
+	}
+	siblings, err := s.listSiblings(ctx, current, x.owners.replicaSet)
+	if err != nil {
+		return nil, err
+	}
+	if x.request.Decision.Reason == ReasonLastReady {
+		if reason, detail := findNeed(current, nil, siblings); reason != ReasonLastReady {
+			return nil, refuse(ReasonNotNeeded, "%s", detail)
+		}
+	}
+	if err := x.owners.checkSteady(); err != nil {
+		return nil, err
+	}
+	if err := s.checkReversal(x.owners.top.UID); err != nil {
+		return nil, err
+	}
+	if s.options.CheckRoom != nil {
+		if fits, detail := s.options.CheckRoom(ctx, *current); !fits {
+			return nil, refuse(ReasonNoRoom, "%s", detail)
+		}
+	}
+	// An error shows before the raise that the EndpointSlices cannot be read.
+	if _, err := x.findMissingEndpoint(ctx, ""); err != nil {
+		return nil, err
+	}
+	target, from, to, scaler, err := s.findTarget(ctx, x.owners)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkTime(x.request.Decision.StartupSeconds, scaler, x.request.Until); err != nil {
+		return nil, err
+	}
+	r := &record{
+		Owner: x.owners.toOwner(), Target: target, From: from, To: to, Node: x.request.Node,
+		Pod:       podRef{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
+		StartedAt: time.Now().UTC(), Until: x.request.Until,
+	}
+	r.Owner.Scaler = scaler
+	if cost, ok := current.Annotations[DeletionCostAnnotation]; ok {
+		r.Cost = &cost
+	}
+	x.before = map[string]bool{}
+	for _, p := range siblings {
+		x.before[p.uid] = true
+	}
+	return r, nil
+}
+
+// surge raises the size, waits for the successor, and makes the pod leave.
+func (x *surgeRun) surge(ctx, background context.Context, wait *sync.WaitGroup) error {
+	x.result.StartedAt = time.Now()
+	x.s.options.Metrics.SurgeStarted()
+	x.report(Raising, "", fmt.Sprintf("%s from %s to %d", x.record.Target, formatSize(x.record.From), x.record.To))
+	if err := x.s.setCost(ctx, x.record); err != nil {
+		x.left = errors.Is(err, errPodLeft)
+		return err
+	}
+	if err := x.raise(ctx); err != nil {
+		return err
+	}
+	x.raisedAt = time.Now()
+	selector, err := siblingSelector(&x.request.Pod, x.owners.replicaSet)
+	if err != nil {
+		return err
+	}
+	uid := x.owners.replicaSet.UID
+	wait.Go(func() { x.pods.run(background, x.s.api, x.request.Pod.Namespace, selector, uid) })
+	for {
+		successor, err := x.awaitSuccessor(ctx)
+		if err != nil {
+			return err
+		}
+		x.successor = successor
+		x.result.Successor, x.result.ReadyAt = successor.namespace+"/"+successor.name, time.Now()
+		if err = x.awaitEndpoints(ctx, successor); err == nil {
+			err = x.remove(ctx)
+		}
+		if !errors.Is(err, errSuccessorLost) {
+			return err
+		}
+		x.successor, x.result.Successor, x.result.ReadyAt = nil, "", time.Time{}
+		if x.lowered {
+			return refuse(ReasonNotReadyInTime, "the successor %s is no longer Ready", successor.name)
+		}
+	}
+}
+
+// errSuccessorLost: the successor is no longer Ready, before the pod has left.
+var errSuccessorLost = errors.New("the successor is no longer Ready")
+
+// raise sets the size to the raised value. After a request without a clear answer it reads the size before the next, so
+// that it never raises twice.
+func (x *surgeRun) raise(ctx context.Context) error {
+	r := x.record
+	for {
+		z, err := x.s.readSize(ctx, r.Target)
+		switch {
+		case errors.Is(err, errTargetGone):
+			return refuse(ReasonDeleting, "%s no longer exists", r.Target)
+		case err != nil:
+		case z.isOurs(r.To) && x.raised:
+			return nil
+		case !isSameSize(z.value, r.From) && x.raised:
+			return x.newSizeChanged(z)
+		case !isSameSize(z.value, r.From):
+			// The size has changed since it was read for the record.
+			if err := x.planAgain(ctx); err != nil {
+				return err
+			}
+			r = x.record
+			continue
+		case x.hold.isLost():
+			return errRecordLost
+		case !x.hold.isHeld():
+			err = errNotRenewed
+		default:
+			x.raised = true
+			err = x.s.writeSize(ctx, r.Target, z.resourceVersion, &r.To)
+			if kubeapi.UnknownResult(err) {
+				x.unanswered = z.resourceVersion
+			}
+			if err == nil {
+				return nil
+			}
+		}
+		if kubeapi.IsForbidden(err) {
+			return toRefusal("raise the size", err)
+		}
+		if err := pauseAfter(ctx, err); err != nil {
+			return err
+		}
+	}
+}
+
+// planAgain replaces the record by one for the present size, before the raise.
+func (x *surgeRun) planAgain(ctx context.Context) error {
+	cost, started := x.record.Cost, x.record.StartedAt
+	r, err := x.plan(ctx)
+	if err != nil {
+		return err
+	}
+	r.Cost, r.StartedAt = cost, started
+	if err := x.hold.replace(ctx, r); err != nil {
+		return err
+	}
+	x.record = r
+	return nil
+}
+
+func (x *surgeRun) newSizeChanged(z sizeState) error {
+	by := z.changedBy()
+	x.s.mu.Lock()
+	if len(x.s.reverted) >= maxLearned {
+		clear(x.s.reverted)
+	}
+	x.s.reverted[x.record.Owner.UID] = reversal{by: by, at: time.Now()}
+	x.s.mu.Unlock()
+	return refuse(ReasonSizeChanged, "%s set %s to %s during the surge", by, x.record.Target, formatSize(z.value))
+}
+
+// awaitSuccessor waits until a pod that was created after the raise is Ready on another node.
+func (x *surgeRun) awaitSuccessor(ctx context.Context) (*podState, error) {
+	var unschedulableSince time.Time
+	for {
+		pods, known := x.pods.snapshot()
+		if known && x.hasLeft(pods) {
+			return nil, errPodLeft
+		}
+		var candidate *podState
+		for i, p := range pods {
+			if x.before[p.uid] || !p.isActive() {
+				continue
+			}
+			if p.ready && p.node != x.request.Node {
+				x.s.learnStartup(x.record.Owner.UID, p)
+				return &pods[i], nil
+			}
+			candidate = &pods[i]
+		}
+		now := time.Now()
+		next := x.raisedAt.Add(readyWait)
+		switch {
+		case !now.Before(next):
+			return nil, refuse(ReasonNotReadyInTime, "no successor became Ready within %s", readyWait)
+		case candidate == nil:
+			unschedulableSince = time.Time{}
+			next = x.raisedAt.Add(creationWait)
+			if known && !now.Before(next) {
+				return nil, refuse(ReasonNoSuccessor, "no new pod was created within %s", creationWait)
+			}
+			x.report(AwaitingReady, "", "no new pod yet")
+		case candidate.unschedulable != "":
+			if unschedulableSince.IsZero() {
+				unschedulableSince = now
+			}
+			next = unschedulableSince.Add(x.s.options.SchedulingWait)
+			if !now.Before(next) {
+				return nil, refuse(ReasonUnschedulable, "pod %s is unschedulable: %s", candidate.name, candidate.unschedulable)
+			}
+			x.report(AwaitingReady, candidate.name, "unschedulable: "+candidate.unschedulable)
+		default:
+			unschedulableSince = time.Time{}
+			x.report(AwaitingReady, candidate.name, "not Ready yet")
+		}
+		if err := x.await(ctx, next); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// awaitEndpoints waits until the successor is a ready endpoint of each Service that has the leaving pod as endpoint.
+func (x *surgeRun) awaitEndpoints(ctx context.Context, successor *podState) error {
+	for {
+		missing, err := x.findMissingEndpoint(ctx, successor.uid)
+		if err == nil && missing == "" {
+			return nil
+		}
+		var refused *refusal
+		if errors.As(err, &refused) {
+			return err
+		}
+		if time.Since(x.result.ReadyAt) > endpointWait {
+			return refuse(ReasonNoEndpoint, "the successor %s is not a ready endpoint of Service %s after %s", successor.name, missing, endpointWait)
+		}
+		x.report(AwaitingEndpoint, successor.name, "not an endpoint yet of Service "+missing)
+		if err := x.await(ctx, time.Now().Add(endpointInterval)); err != nil {
+			return err
+		}
+		pods, _ := x.pods.snapshot()
+		if x.hasLeft(pods) {
+			return errPodLeft
+		}
+		if !x.hasReadySuccessor(pods) {
+			return errSuccessorLost
+		}
+	}
+}
+
+// findMissingEndpoint returns a Service that has the leaving pod as endpoint, and has no ready endpoint with the UID of the
+// successor. It returns none if there is no such Service.
+func (x *surgeRun) findMissingEndpoint(ctx context.Context, successorUID string) (service string, err error) {
+	all, err := call(ctx, func(ctx context.Context) ([]kubeapi.EndpointSlice, error) {
+		return x.s.api.ListEndpointSlices(ctx, x.request.Pod.Namespace)
+	})
+	if err != nil {
+		return "", toRefusal("list the EndpointSlices of namespace "+x.request.Pod.Namespace, err)
+	}
+	wanted, found := map[string]bool{}, map[string]bool{}
+	for _, slice := range all {
+		name := slice.Labels["kubernetes.io/service-name"]
+		for _, e := range slice.Endpoints {
+			switch {
+			case name == "" || e.TargetRef == nil:
+			case e.TargetRef.UID == x.request.Pod.UID:
+				wanted[name] = true
+			case e.TargetRef.UID == successorUID && (e.Conditions.Ready == nil || *e.Conditions.Ready):
+				found[name] = true
+			}
+		}
+	}
+	for name := range wanted {
+		if !found[name] && (service == "" || name < service) {
+			service = name
+		}
+	}
+	return service, nil
+}
+
+// remove makes the pod leave. It lowers the size if exactly this pod would then be deleted. Otherwise it asks the caller
+// to evict the pod.
+func (x *surgeRun) remove(ctx context.Context) error {
+	for {
+		pods, known := x.pods.snapshot()
+		if known && x.hasLeft(pods) {
+			return errPodLeft
+		}
+		if known && !x.hasReadySuccessor(pods) {
+			return errSuccessorLost
+		}
+		now := time.Now()
+		next := now.Add(ownerInterval)
+		if !x.lowered {
+			safe, detail, err := x.lowerIfSafe(ctx, pods)
+			if err != nil {
+				return err
+			}
+			if !safe {
+				x.askForEviction(detail)
+			}
+			if x.lowered {
+				continue
+			}
+		} else {
+			next = x.loweredAt.Add(removalWait)
+			if !now.Before(next) {
+				if !x.record.Target.isScaler() {
+					return refuse(ReasonOtherPodRemoved, "the pod was not removed within %s after the size was lowered", removalWait)
+				}
+				x.askForEviction(fmt.Sprintf("the autoscaler has not lowered the size within %s", removalWait))
+				next = now.Add(ownerInterval)
+			}
+		}
+		if !x.evictableAt.IsZero() && now.Sub(x.evictableAt) > evictionWait {
+			return refuse(ReasonNotEvicted, "the pod was not evicted within %s", evictionWait)
+		}
+		if err := x.await(ctx, next); err != nil {
+			return err
+		}
+	}
+}
+
+// askForEviction tells the caller to evict the pod.
+func (x *surgeRun) askForEviction(detail string) {
+	if x.evictableAt.IsZero() {
+		x.evictableAt = time.Now()
+	}
+	x.report(Evictable, x.successor.name, detail)
+}
+
+// lowerIfSafe lowers the size if the ReplicaSet controller would then delete exactly the leaving pod. It first looks at
+// the watched pods, and then lists them.
+func (x *surgeRun) lowerIfSafe(ctx context.Context, watched []podState) (safe bool, detail string, err error) {
+	if detail := x.findOtherVictim(watched); detail != "" {
+		return false, detail, nil
+	}
+	pods, err := x.s.listSiblings(ctx, &x.request.Pod, x.owners.replicaSet)
+	var refused *refusal
+	switch {
+	case errors.As(err, &refused):
+		return false, "", err
+	case err != nil:
+		return true, "", nil // await pauses, and it is tried again
+	}
+	if x.hasLeft(pods) {
+		return false, "", errPodLeft
+	}
+	if detail := x.findOtherVictim(pods); detail != "" {
+		return false, detail, nil
+	}
+	if !x.hold.isHeld() {
+		return true, "", nil // await ends the surge if the record is lost
+	}
+	x.report(Removing, x.successor.name, fmt.Sprintf("%s back to %s", x.record.Target, formatSize(x.record.From)))
+	by, z, err := x.s.lower(ctx, x.record)
+	if err != nil {
+		return false, "", err
+	}
+	if by != "" {
+		return false, "", x.newSizeChanged(z)
+	}
+	x.lowered, x.loweredAt = true, time.Now()
+	return true, "", nil
+}
+
+// findOtherVictim returns why lowering the size might not delete the leaving pod; empty if it does. The order is in
+// ActivePodsWithRanks.Less of pkg/controller/controller_utils.go: unassigned, not Running, not Ready, lower cost.
+func (x *surgeRun) findOtherVictim(pods []podState) string {
+	others := 0
+	cost := int32(0)
+	for _, p := range pods {
+		if p.uid == x.request.Pod.UID {
+			cost = p.cost
+		}
+	}
+	for _, p := range pods {
+		if p.uid == x.request.Pod.UID || !p.isActive() {
+			continue
+		}
+		others++
+		switch {
+		case p.node == "":
+			return fmt.Sprintf("pod %s is not assigned to a node", p.name)
+		case p.phase != "Running":
+			return fmt.Sprintf("pod %s is %s", p.name, p.phase)
+		case !p.ready:
+			return fmt.Sprintf("pod %s is not Ready", p.name)
+		case p.cost <= cost:
+			return fmt.Sprintf("pod %s has the deletion cost %d", p.name, p.cost)
+		}
+	}
+	if wanted := x.record.To - 1; others < int(wanted) {
+		return fmt.Sprintf("the owner has %d other pods, and wants %d", others, wanted)
+	}
+	return ""
+}
+
+// hasLeft reports whether the pod is terminating or gone, and remembers it.
+func (x *surgeRun) hasLeft(pods []podState) bool {
+	i := slices.IndexFunc(pods, func(p podState) bool { return p.uid == x.request.Pod.UID })
+	if i < 0 || !pods[i].isActive() {
+		x.left = true
+	}
+	return x.left
+}
+
+func (x *surgeRun) hasReadySuccessor(pods []podState) bool {
+	i := slices.IndexFunc(pods, func(p podState) bool { return p.uid == x.successor.uid })
+	return i >= 0 && pods[i].isActive() && pods[i].ready
+}
+
+// await waits for a change of the pods, but not after next. It reads the owner when that is due. It returns an error if
+// the surge has to end.
+func (x *surgeRun) await(ctx context.Context, next time.Time) error {
+	if x.nextOwner.IsZero() {
+		x.lastOwner, x.nextOwner = time.Now(), time.Now().Add(ownerInterval)
+	}
+	if x.nextOwner.Before(next) && !x.lowered {
+		next = x.nextOwner
+	}
+	timer := time.NewTimer(max(time.Until(next), conflictPause))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-x.lost:
+		return errRecordLost
+	case <-x.pods.changed:
+		if soon := x.lastOwner.Add(minOwnerInterval); soon.Before(x.nextOwner) {
+			x.nextOwner = soon
+		}
+	case <-timer.C:
+	}
+	if x.lowered || time.Now().Before(x.nextOwner) {
+		return nil
+	}
+	x.lastOwner, x.nextOwner = time.Now(), time.Now().Add(ownerInterval)
+	return x.checkOwner(ctx)
+}
+
+// checkOwner returns an error if somebody else has changed the size, or has started a rollout. It ignores a failed read.
+func (x *surgeRun) checkOwner(ctx context.Context) error {
+	z, err := x.s.readSize(ctx, x.record.Target)
+	switch {
+	case errors.Is(err, errTargetGone):
+		return refuse(ReasonDeleting, "%s no longer exists", x.record.Target)
+	case err == nil && !z.isOurs(x.record.To):
+		return x.newSizeChanged(z)
+	}
+	top := z.workload
+	if x.record.Target.isScaler() {
+		var refused *refusal
+		if top, err = x.s.readWorkload(ctx, x.owners.ref, x.owners.top.UID); errors.As(err, &refused) {
+			return err
+		}
+	}
+	if err == nil && revision(top) != revision(x.owners.top) {
+		return refuse(ReasonRollout, "%s %s has started a rollout", x.owners.ref.Kind, x.owners.ref.Name)
+	}
+	return nil
+}
+
+// end restores what the surge has changed, and deletes its record.
+func (x *surgeRun) end(ctx context.Context, cause error) error {
+	if x.hold.isLost() {
+		x.result.RestoreErr = errRecordLost
+		return cause
+	}
+	restoring, cancel := context.WithTimeout(context.WithoutCancel(ctx), restoreTimeout)
+	defer cancel()
+	x.report(Restoring, x.progress.Successor, "")
+	_, last, err := x.s.restore(restoring, x.record)
+	if err != nil {
+		x.result.RestoreErr = err
+		return cause
+	}
+	if x.unanswered != "" && x.unanswered == last.resourceVersion {
+		// The request may still be carried out. Another process looks again when the record has expired.
+		return cause
+	}
+	if err := x.hold.release(restoring); err != nil {
+		x.result.RestoreErr = err
+	}
+	return cause
+}
+
+// finish fills in the result.
+func (x *surgeRun) finish(parent, limited context.Context, err error) {
+	x.result.EndedAt = time.Now()
+	x.result.PodLeft = x.left
+	started := !x.result.StartedAt.IsZero()
+	if x.left {
+		if started && !x.result.ReadyAt.IsZero() {
+			x.s.options.Metrics.SurgeSucceeded(x.result.ReadyAt.Sub(x.result.StartedAt))
+		} else if started {
+			x.s.options.Metrics.SurgeFailed(ReasonLeaving)
+		}
+		return
+	}
+	x.result.Reason, x.result.Detail = x.describe(parent, limited, err)
+	if started {
+		x.s.options.Metrics.SurgeFailed(x.result.Reason)
+	} else {
+		x.s.options.Metrics.SurgeRefused(x.result.Reason)
+	}
+	x.s.log.Info("the surge has ended and the pod stays", "pod", x.request.Pod.Namespace+"/"+x.request.Pod.Name,
+		"reason", x.result.Reason, "detail", x.result.Detail, "restoreErr", x.result.RestoreErr)
+}
+
+// describe returns the reason and one sentence for the error that ended a surge.
+func (x *surgeRun) describe(parent, limited context.Context, err error) (reason, detail string) {
+	var refused *refusal
+	switch {
+	case errors.As(err, &refused):
+		return refused.reason, refused.detail
+	case errors.Is(err, errRecordLost):
+		return ReasonRecordLost, err.Error()
+	case errors.Is(err, errBusy) && parent.Err() == nil:
+		return ReasonBusy, "until the time was over, another surge of the owner was running, or too many others were"
+	case parent.Err() != nil:
+		return ReasonCancelled, "the drain ended or was cancelled"
+	case limited.Err() != nil && x.progress.Step == "":
+		return ReasonUntil, "the time was over before the surge started"
+	case limited.Err() != nil:
+		return ReasonUntil, fmt.Sprintf("the time was over after the step %q: %s", x.progress.Step, x.progress.Detail)
+	}
+	return ReasonRequestFailed, fmt.Sprint(err)
+}
+
+// report stores the progress, and passes it on if it has changed.
+func (x *surgeRun) report(step Step, successor, detail string) {
+	if successor != "" {
+		successor = x.request.Pod.Namespace + "/" + successor
+	}
+	if x.progress.Step == step && x.progress.Successor == successor && x.progress.Detail == detail {
+		return
+	}
+	if x.progress.Step != step {
+		x.progress.Since = time.Now()
+	}
+	x.progress.Step, x.progress.Successor, x.progress.Detail = step, successor, detail
+	if x.request.OnProgress != nil {
+		x.request.OnProgress(x.progress)
+	}
+}
+
+func (s *Surger) learnStartup(uid string, p podState) {
+	took := p.readySince.Sub(p.created)
+	if took <= 0 || p.created.IsZero() {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.startups) >= maxLearned {
+		clear(s.startups)
+	}
+	s.startups[uid] = took
+}
+
+// podWatch watches the pods of one ReplicaSet.
+type podWatch struct {
+	changed chan struct{}
+
+	mu    sync.Mutex
+	known bool
+	pods  map[string]podState // by UID
+}
+
+func newPodWatch() *podWatch {
+	return &podWatch{changed: make(chan struct{}, 1), pods: map[string]podState{}}
+}
+
+// run watches until ctx ends.
+func (w *podWatch) run(ctx context.Context, api API, namespace, selector, ownerUID string) {
+	_ = api.WatchPods(ctx, namespace, selector, kubeapi.Handler[kubeapi.Pod]{
+		Replaced: func(all []kubeapi.Pod) {
+			w.update(func() {
+				clear(w.pods)
+				w.known = true
+				for i := range all {
+					w.put(&all[i], ownerUID)
+				}
+			})
+		},
+		Changed: func(p kubeapi.Pod) { w.update(func() { w.put(&p, ownerUID) }) },
+		Deleted: func(p kubeapi.Pod) { w.update(func() { delete(w.pods, p.UID) }) },
+	})
+}
+
+func (w *podWatch) put(p *kubeapi.Pod, ownerUID string) {
+	if c := fromkubeapi.FindController(p); c != nil && c.UID == ownerUID {
+		w.pods[p.UID] = toPodState(p)
+	} else {
+		delete(w.pods, p.UID)
+	}
+}
+
+func (w *podWatch) update(change func()) {
+	w.mu.Lock()
+	change()
+	w.mu.Unlock()
+	select {
+	case w.changed <- struct{}{}:
+	default:
+	}
+}
+
+// snapshot returns the pods by name. known is false before the first list.
+func (w *podWatch) snapshot() (pods []podState, known bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range w.pods {
+		pods = append(pods, p)
+	}
+	slices.SortFunc(pods, func(a, b podState) int { return a.created.Compare(b.created) })
+	return pods, w.known
+}

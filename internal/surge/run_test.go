@@ -1,0 +1,501 @@
+package surge
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/elapsed"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
+)
+
+// counter counts the calls of [Metrics].
+type counter struct {
+	mu     sync.Mutex
+	counts map[string]int
+	gained time.Duration
+}
+
+func (c *counter) add(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.counts == nil {
+		c.counts = map[string]int{}
+	}
+	c.counts[name]++
+}
+
+func (c *counter) count(name string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.counts[name]
+}
+
+func (c *counter) SurgeStarted() { c.add("started") }
+func (c *counter) SurgeSucceeded(d time.Duration) {
+	c.add("succeeded")
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.gained += d
+}
+func (c *counter) SurgeFailed(reason string)  { c.add("failed " + reason) }
+func (c *counter) SurgeRefused(reason string) { c.add("refused " + reason) }
+func (c *counter) RecordRestored()            { c.add("restored") }
+
+// process is one process with a Surger.
+type process struct {
+	*Surger
+
+	client  *client
+	ctx     context.Context
+	metrics *counter
+}
+
+// newProcess starts a process of the cluster. It ends with ctx, or when its client is killed.
+func (c *cluster) newProcess(ctx context.Context, name string) *process {
+	l := c.newClient()
+	ctx, l.kill = context.WithCancel(ctx)
+	p := &process{client: l, ctx: ctx, metrics: &counter{}}
+	s, err := New(Options{API: l, Namespace: "slipway", Identity: name, Mode: On, Metrics: p.metrics})
+	must.NoError(c.t, err)
+	p.Surger = s
+	return p
+}
+
+// crash ends the process without an answer to any further request.
+func (p *process) crash() {
+	p.client.mu.Lock()
+	p.client.dead = true
+	p.client.mu.Unlock()
+	p.client.kill()
+}
+
+// surge decides about the pod and runs the surge. It returns the decision alone if the pod does not surge.
+func (p *process) surge(pod string, until time.Time, onProgress func(Progress)) (Decision, Result) {
+	l := p.client
+	current := l.pod(pod)
+	d, err := p.Decide(p.ctx, *current, nil, true, until)
+	if err != nil || d.Verdict != Needed {
+		return d, Result{}
+	}
+	return d, p.Run(p.ctx, Request{Pod: *current, Node: "n1", Decision: d, Until: until, OnProgress: onProgress})
+}
+
+// evict deletes the pod, as the drain does in the step Evictable.
+func (c *cluster) evict(pod string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p := c.pods[pod]; p != nil {
+		c.terminate(p, time.Now())
+	}
+}
+
+// simulate runs a test with a cluster in virtual time.
+func simulate(t *testing.T, makeCluster func(t *testing.T) *cluster, test func(t *testing.T, ctx context.Context, c *cluster)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		c := makeCluster(t)
+		var wait sync.WaitGroup
+		wait.Go(func() { c.run(ctx) })
+		test(t, ctx, c)
+		cancel()
+		wait.Wait()
+		time.Sleep(5 * time.Second) // requests that still are carried out
+	})
+}
+
+func single(t *testing.T) *cluster { return newCluster(t, 1) }
+
+const leaving = "web-1-1"
+
+func TestSuccessorIsReadyBeforePodLeaves(t *testing.T) {
+	clusters := map[string]func(t *testing.T) *cluster{
+		"Deployment":          single,
+		"ReplicaSet":          func(t *testing.T) *cluster { return newCluster(t, 1).withoutDeployment() },
+		"autoscaler":          func(t *testing.T) *cluster { return newCluster(t, 1).withAutoscaler(1, 5) },
+		"autoscaler above it": func(t *testing.T) *cluster { return newCluster(t, 1).withAutoscaler(1, 2) },
+		"ScaledObject":        func(t *testing.T) *cluster { return newCluster(t, 1).withScaledObject() },
+		"without Service":     func(t *testing.T) *cluster { c := newCluster(t, 1); c.noService = true; return c },
+	}
+	for name, makeCluster := range clusters {
+		t.Run(name, func(t *testing.T) {
+			simulate(t, makeCluster, func(t *testing.T, ctx context.Context, c *cluster) {
+				p := c.newProcess(ctx, "n1/1")
+				var steps []Step
+				d, result := p.surge(leaving, time.Time{}, func(p Progress) {
+					if len(steps) == 0 || steps[len(steps)-1] != p.Step {
+						steps = append(steps, p.Step)
+					}
+				})
+				check.Is(t, Needed, d.Verdict, d)
+				check.Is(t, 20.0, d.StartupSeconds)
+				check.Not(t, !result.PodLeft || result.RestoreErr != nil || result.Successor == "", "result %+v", result)
+				took := result.EndedAt.Sub(result.StartedAt)
+				check.Not(t, took > 50*time.Second, "took %s", took)
+				if !slices.Contains(steps, Removing) || slices.Contains(steps, Evictable) {
+					t.Errorf("steps %v", steps)
+				}
+				time.Sleep(time.Minute)
+				check.Is(t, "", c.findI11Violation())
+				ready, serving := c.leastCounts()
+				check.Is(t, 1, ready)
+				check.Not(t, !c.noService && serving != 1, "for a time %d endpoints were ready", serving)
+				check.Is(t, 1, p.metrics.count("succeeded"))
+				check.Not(t, c.pod(leaving) != nil, "the pod is still there")
+				check.Not(t, c.pod("web-1-2") == nil, "another pod than the leaving one was deleted")
+			})
+		})
+	}
+}
+
+func TestFailedSurgeRestoresSize(t *testing.T) {
+	tests := map[string]struct {
+		change func(c *cluster)
+		until  time.Duration
+		after  func(c *cluster) // 10 s after the start
+		want   string
+		took   time.Duration // at most
+	}{
+		"unschedulable": {change: func(c *cluster) { c.noRoom = true }, want: ReasonUnschedulable, took: 12 * time.Second},
+		"never ready":   {change: func(c *cluster) { c.neverReady = true }, want: ReasonNotReadyInTime, took: 601 * time.Second},
+		"too late":      {change: func(c *cluster) { c.neverReady = true }, until: time.Minute, want: ReasonUntil, took: time.Minute},
+		"paused":        {change: func(c *cluster) { c.deployment.Spec.Paused = true }, want: ReasonPaused},
+		"user scales":   {after: func(c *cluster) { c.scaleByUser(4) }, want: ReasonSizeChanged, took: 16 * time.Second},
+		"GitOps tool": {
+			change: func(c *cluster) { c.gitOps, c.lastGitOps = 7*time.Second, time.Now() }, want: ReasonSizeChanged, took: 13 * time.Second,
+		},
+		"rollout": {
+			after: func(c *cluster) {
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				c.deployment.Annotations[revisionAnnotation] = "2"
+				c.touch(&c.deployment.ObjectMeta)
+			}, want: ReasonRollout, took: 16 * time.Second,
+		},
+		"not allowed to scale":  {change: func(c *cluster) { c.forbidden["SetReplicas"] = true }, want: ReasonNoRights, took: time.Second},
+		"not allowed to record": {change: func(c *cluster) { c.forbidden["CreateLease"] = true }, want: ReasonNoRights},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+				p := c.newProcess(ctx, "n1/1")
+				pod := c.pod(leaving)
+				d, err := p.Decide(ctx, *pod, nil, true, time.Time{})
+				must.NoError(t, err)
+				check.Is(t, Needed, d.Verdict, d)
+				c.mu.Lock()
+				if test.change != nil {
+					test.change(c)
+				}
+				c.mu.Unlock()
+				if test.after != nil {
+					time.AfterFunc(10*time.Second, func() { test.after(c) })
+				}
+				var until time.Time
+				if test.until > 0 {
+					until = time.Now().Add(test.until)
+				}
+				result := p.Run(ctx, Request{Pod: *pod, Node: "n1", Decision: d, Until: until})
+				check.Is(t, test.want, result.Reason, result)
+				check.Not(t, result.PodLeft || result.RestoreErr != nil, "result %+v", result)
+				if !result.StartedAt.IsZero() {
+					took := result.EndedAt.Sub(result.StartedAt)
+					check.Not(t, took > test.took, "took %s, want at most %s", took, test.took)
+				}
+				if test.change == nil || !c.forbidden["SetReplicas"] {
+					c.mu.Lock()
+					wanted := c.wanted
+					c.mu.Unlock()
+					check.Is(t, wanted, c.currentField())
+				}
+				time.Sleep(30 * time.Second)
+				check.Is(t, "", c.findI11Violation())
+				ready, _ := c.leastCounts()
+				check.Is(t, 1, ready)
+			})
+		})
+	}
+}
+
+func TestEvictionIsAskedForWhileSuccessorIsReady(t *testing.T) {
+	makeCluster := func(t *testing.T) *cluster { c := newCluster(t, 3); c.neverReady = true; return c }
+	simulate(t, makeCluster, func(t *testing.T, ctx context.Context, c *cluster) {
+		c.setReady("web-1-2", false) // lowering the size would delete this pod
+		time.AfterFunc(30*time.Second, func() { c.setReady("web-1-4", true) })
+		time.AfterFunc(40*time.Second, func() { c.setReady("web-1-4", false) })
+		time.AfterFunc(60*time.Second, func() { c.setReady("web-1-4", true) })
+		p := c.newProcess(ctx, "n1/1")
+		began := time.Now()
+		var steps []string
+		r := c.request(startDecision(), time.Time{})
+		r.OnProgress = func(p Progress) {
+			after := time.Since(began).Truncate(10 * time.Second)
+			if step := fmt.Sprint(p.Step, " ", after); len(steps) == 0 || steps[len(steps)-1] != step {
+				steps = append(steps, step)
+			}
+			if p.Step == Evictable && after == time.Minute {
+				time.AfterFunc(time.Second, func() { c.evict(leaving) })
+			}
+		}
+		result := p.Run(ctx, r)
+		check.Not(t, !result.PodLeft, "result %+v", result)
+		check.Equal(t, []string{
+			"raising 0s", "awaiting-ready 0s", "awaiting-endpoint 30s", "evictable 30s", "awaiting-ready 40s",
+			"awaiting-endpoint 1m0s", "evictable 1m0s", "restoring 1m0s",
+		}, steps)
+		time.Sleep(time.Minute)
+		check.Is(t, "", c.findI11Violation())
+		check.Not(t, c.pod("web-1-3") == nil || c.pod("web-1-4") == nil, "a ready pod was deleted instead of the leaving one")
+	})
+}
+
+// variant is one application of the tests below.
+func variant(t *testing.T, n int) *cluster {
+	size := int32(1)
+	if n%5 == 4 {
+		size = 2
+	}
+	c := newCluster(t, size)
+	switch n % 4 {
+	case 1:
+		c.withAutoscaler(1, 6)
+	case 2:
+		c.withScaledObject()
+	case 3:
+		c.withoutDeployment()
+	}
+	c.startup = time.Duration(1+7*(n%4)) * time.Second
+	c.noService = n%3 == 0
+	c.noRoom = n%7 == 6
+	c.stuckScaler = n%6 == 5
+	return c
+}
+
+// request returns the request of a drain that evicts the leaving pod when it is asked to.
+func (c *cluster) request(d Decision, until time.Time) Request {
+	return Request{Pod: *c.pod(leaving), Node: "n1", Decision: d, Until: until, OnProgress: func(g Progress) {
+		if g.Step == Evictable {
+			time.AfterFunc(time.Second, func() { c.evict(leaving) })
+		}
+	}}
+}
+
+// startDecision returns a decision to surge for the leaving pod.
+func startDecision() Decision {
+	return Decision{Verdict: Needed, Reason: ReasonPDBNeverAllows, Owner: Owner{UID: "u-web"}}
+}
+
+func TestI11SizeIsRestoredAfterCrashAtEachRequest(t *testing.T) {
+	crashes := 0
+	for n := range 30 {
+		for request, reached := 0, true; reached; request++ {
+			// In half of the surges the last request is carried out before the crash.
+			carriedOut := (n/2+request)%2 == 0
+			ok := t.Run(fmt.Sprintf("surge %d crash at request %d, carried out %t", n, request, carriedOut), func(t *testing.T) {
+				simulate(t, func(t *testing.T) *cluster { return variant(t, n) }, func(t *testing.T, ctx context.Context, c *cluster) {
+					p := c.newProcess(ctx, "n1/1")
+					p.client.crashAt, p.client.crashAfter = request, carriedOut
+					ended := make(chan struct{})
+					go func() {
+						defer close(ended)
+						p.Run(p.ctx, c.request(startDecision(), time.Time{}))
+					}()
+					select {
+					case <-p.ctx.Done():
+					case <-ended:
+						reached = p.client.isDead()
+					}
+					other := c.newProcess(ctx, "n2/1")
+					var wait sync.WaitGroup
+					wait.Go(func() { other.RestoreExpired(other.ctx) })
+					time.Sleep(time.Minute)
+					check.Is(t, "", c.findI11Violation())
+					ready, _ := c.leastCounts()
+					check.Not(t, ready < int(c.lowestWanted()), "only %d pods were ready", ready)
+					<-ended
+					other.client.kill()
+					wait.Wait()
+				})
+			})
+			if !ok {
+				return
+			}
+			crashes++
+		}
+	}
+	t.Logf("%d crashes", crashes)
+}
+
+// newRandomFaults returns faults for a part of the requests.
+func newRandomFaults(seed int, stream uint64, permille int) func(int) fault {
+	r := rand.New(rand.NewPCG(uint64(seed), stream))
+	var mu sync.Mutex
+	return func(int) fault {
+		mu.Lock()
+		defer mu.Unlock()
+		f := fault{before: time.Duration(r.IntN(20)) * time.Millisecond}
+		if r.IntN(1000) >= permille {
+			return f
+		}
+		switch r.IntN(4) {
+		case 0:
+			f.fails = true
+		case 1:
+			f.unanswered = true
+		case 2:
+			f.before = time.Duration(r.IntN(8000)) * time.Millisecond
+			f.late = r.IntN(2) == 0
+		case 3:
+			f.after = time.Duration(r.IntN(8000)) * time.Millisecond
+		}
+		return f
+	}
+}
+
+func TestI11UsersWishPrevailsInRandomInterleavings(t *testing.T) {
+	outcomes := map[string]int{}
+	for seed := range 200 {
+		ok := t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			r := rand.New(rand.NewPCG(uint64(seed), 1))
+			permille := []int{0, 50, 200}[seed%3]
+			simulate(t, func(t *testing.T) *cluster {
+				c := variant(t, seed)
+				if r.IntN(4) == 0 && c.hpa == nil {
+					c.gitOps = time.Duration(5+r.IntN(30)) * time.Second
+				}
+				return c
+			}, func(t *testing.T, ctx context.Context, c *cluster) {
+				p, other := c.newProcess(ctx, "n1/1"), c.newProcess(ctx, "n2/1")
+				p.client.nextFault, other.client.nextFault = newRandomFaults(seed, 2, permille), newRandomFaults(seed, 3, permille)
+				var wait sync.WaitGroup
+				for _, s := range []*process{p, other} {
+					wait.Go(func() { s.RestoreExpired(s.ctx) })
+				}
+				running, stop := context.WithCancel(ctx)
+				if r.IntN(6) == 0 {
+					time.AfterFunc(time.Duration(r.IntN(60000))*time.Millisecond, stop)
+				}
+				wait.Go(func() {
+					r := rand.New(rand.NewPCG(uint64(seed), 4))
+					for range r.IntN(4) {
+						elapsed.Sleep(running, time.Duration(r.IntN(25000))*time.Millisecond)
+						size := int32(1 + r.IntN(5))
+						if c.gitOps == 0 && size != c.currentField() {
+							c.scaleByUser(size)
+						}
+						if c.hpa != nil {
+							c.mu.Lock()
+							c.metric = int32(1 + r.IntN(5))
+							c.leastReady = 0 // the autoscaler may remove pods
+							c.mu.Unlock()
+						}
+					}
+				})
+				var until time.Time
+				if r.IntN(2) == 0 {
+					until = time.Now().Add(time.Duration(20+r.IntN(100)) * time.Second)
+				} else {
+					until = time.Now().Add(5 * time.Minute)
+				}
+				result := p.Run(running, c.request(startDecision(), until))
+				outcomes[result.Reason]++
+				stop()
+				time.Sleep(100 * time.Second)
+				check.Is(t, "", c.findI11Violation(), result)
+				p.client.kill()
+				other.client.kill()
+				wait.Wait()
+			})
+		})
+		if !ok {
+			return
+		}
+	}
+	t.Logf("outcomes: %v", outcomes)
+	check.Not(t, outcomes[""] < 50, "only %d of 200 surges succeeded", outcomes[""])
+}
+
+func TestSurgeSurvivesOutageOfAPIServer(t *testing.T) {
+	simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+		p, other := c.newProcess(ctx, "n1/1"), c.newProcess(ctx, "n2/1")
+		began := time.Now()
+		outage := func(until time.Duration) func(int) fault {
+			return func(int) fault { return fault{fails: time.Since(began) > 5*time.Second && time.Since(began) < until} }
+		}
+		p.client.nextFault, other.client.nextFault = outage(30*time.Second), outage(35*time.Second)
+		var wait sync.WaitGroup
+		wait.Go(func() { other.RestoreExpired(other.ctx) })
+		_, result := p.surge(leaving, time.Time{}, nil)
+		check.Not(t, !result.PodLeft || result.RestoreErr != nil, "result %+v", result)
+		check.Is(t, "", c.findI11Violation())
+		ready, _ := c.leastCounts()
+		check.Is(t, 1, ready)
+		other.client.kill()
+		wait.Wait()
+	})
+}
+
+func TestOwnerHasOneSurgeAtATime(t *testing.T) {
+	simulate(t, func(t *testing.T) *cluster { return newCluster(t, 2) }, func(t *testing.T, ctx context.Context, c *cluster) {
+		c.mu.Lock()
+		c.pods["web-1-2"].Spec.NodeName = "n1"
+		c.mu.Unlock()
+		var wait sync.WaitGroup
+		for i, name := range []string{"web-1-1", "web-1-2"} {
+			p := c.newProcess(ctx, fmt.Sprintf("n1/%d", i))
+			wait.Go(func() {
+				pod := c.pod(name)
+				result := p.Run(ctx, Request{Pod: *pod, Node: "n1", Decision: startDecision()})
+				check.Not(t, !result.PodLeft, "pod %s: %+v", name, result)
+			})
+		}
+		for range 100 {
+			time.Sleep(time.Second)
+			check.Not(t, c.currentField() > 3, "the size is %d", c.currentField())
+		}
+		wait.Wait()
+		check.Is(t, "", c.findI11Violation())
+		ready, _ := c.leastCounts()
+		check.Is(t, 2, ready)
+	})
+}
+
+func TestThousandHoldersDoNotRush(t *testing.T) {
+	simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+		var wait sync.WaitGroup
+		var all []*process
+		for i := range 1000 {
+			p := c.newProcess(ctx, fmt.Sprintf("n%d/1", i))
+			all = append(all, p)
+			wait.Go(func() { p.RestoreExpired(p.ctx) })
+		}
+		time.Sleep(time.Minute)
+		requests := 0
+		for _, p := range all {
+			requests += p.client.requestCount()
+		}
+		check.Not(t, requests > 1000*6, "1000 idle holders sent %d requests within 1 min", requests)
+		pod := c.pod(leaving)
+		crashed := c.newProcess(ctx, "y/1")
+		time.AfterFunc(8*time.Second, crashed.crash)
+		crashed.Run(crashed.ctx, Request{Pod: *pod, Node: "n1", Decision: startDecision()})
+		time.Sleep(45 * time.Second)
+		check.Is(t, "", c.findI11Violation())
+		restored := 0
+		for _, p := range all {
+			restored += p.metrics.count("restored")
+		}
+		check.Is(t, 1, restored)
+		for _, p := range all {
+			p.client.kill()
+		}
+		wait.Wait()
+	})
+}

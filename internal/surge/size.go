@@ -1,0 +1,240 @@
+package surge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/elapsed"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+)
+
+const (
+	// defaultMaxReplicaCount is the maximum of a ScaledObject that names none.
+	defaultMaxReplicaCount = 100
+	// retryPause is the pause after a request without a clear answer.
+	retryPause = 500 * time.Millisecond
+	// conflictPause is the pause after a conflict. The status of a workload changes often.
+	conflictPause = 50 * time.Millisecond
+)
+
+// sizeTarget is the object whose field sets the size, and the field below spec.
+type sizeTarget struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Namespace  string `json:"namespace"`
+	Name       string `json:"name"`
+	UID        string `json:"uid"`
+	Field      string `json:"field"`
+}
+
+func (t sizeTarget) ref() kubeapi.ObjectRef {
+	return kubeapi.ObjectRef{APIVersion: t.APIVersion, Kind: t.Kind, Namespace: t.Namespace, Name: t.Name}
+}
+
+func (t sizeTarget) String() string {
+	return fmt.Sprintf("%s %s/%s spec.%s", t.Kind, t.Namespace, t.Name, t.Field)
+}
+
+// isScaler reports whether the target is an autoscaler, which sets the size of the owner later.
+func (t sizeTarget) isScaler() bool { return t.Field != "replicas" }
+
+// sizeState is one read of a target.
+type sizeState struct {
+	value           *int32
+	resourceVersion string
+	managers        []string          // of the field
+	workload        *kubeapi.Workload // the target, unless it is an autoscaler
+}
+
+// isOurs reports whether the field has the value, and nobody else has set it since Slipway did. An object without
+// managedFields for the field counts as ours: then nobody else claims the value.
+func (z sizeState) isOurs(value int32) bool {
+	return z.value != nil && *z.value == value && len(z.otherManagers()) == 0
+}
+
+func (z sizeState) otherManagers() []string {
+	return slices.DeleteFunc(slices.Clone(z.managers), func(m string) bool { return m == FieldManager })
+}
+
+// changedBy names who has set the field, for a person.
+func (z sizeState) changedBy() string {
+	if others := z.otherManagers(); len(others) > 0 {
+		return strings.Join(others, ", ")
+	}
+	return "somebody without a field manager"
+}
+
+func isSameSize(a, b *int32) bool { return a == b || a != nil && b != nil && *a == *b }
+
+func formatSize(v *int32) string {
+	if v == nil {
+		return "none"
+	}
+	return fmt.Sprint(*v)
+}
+
+// errTargetGone: the target was deleted, or replaced by another object of the same name.
+var errTargetGone = errors.New("the object no longer exists")
+
+// readSize reads the field of a target. The error is errTargetGone if there is no such object with the target's UID.
+func (s *Surger) readSize(ctx context.Context, t sizeTarget) (sizeState, error) {
+	var meta *kubeapi.ManagedMeta
+	var value *int32
+	var workload *kubeapi.Workload
+	err := do(ctx, func(ctx context.Context) error {
+		switch t.Kind {
+		case "HorizontalPodAutoscaler":
+			h, err := s.api.GetHorizontalPodAutoscaler(ctx, t.ref())
+			if err == nil {
+				meta, value = &h.ManagedMeta, h.Spec.MinReplicas
+			}
+			return err
+		case "ScaledObject":
+			o, err := s.api.GetScaledObject(ctx, t.ref())
+			if err == nil {
+				meta, value = &o.ManagedMeta, o.Spec.MinReplicaCount
+			}
+			return err
+		}
+		w, err := s.api.GetWorkload(ctx, t.ref())
+		if err == nil {
+			meta, value, workload = &w.ManagedMeta, w.Spec.Replicas, w
+		}
+		return err
+	})
+	switch {
+	case kubeapi.IsNotFound(err), err == nil && meta.UID != t.UID:
+		return sizeState{}, errTargetGone
+	case err != nil:
+		return sizeState{}, fmt.Errorf("read %s: %w", t, err)
+	}
+	return sizeState{
+		value: value, resourceVersion: meta.ResourceVersion, managers: meta.SpecFieldManagers(t.Field), workload: workload,
+	}, nil
+}
+
+// writeSize sets the field of a target that has not changed since it was read.
+func (s *Surger) writeSize(ctx context.Context, t sizeTarget, resourceVersion string, value *int32) error {
+	change := kubeapi.SizeChange{
+		Object: t.ref(), UID: t.UID, ResourceVersion: resourceVersion, Size: value, FieldManager: FieldManager,
+	}
+	err := do(ctx, func(ctx context.Context) error {
+		if t.isScaler() {
+			return s.api.SetMinSize(ctx, change)
+		}
+		return s.api.SetReplicas(ctx, change)
+	})
+	if err != nil {
+		return fmt.Errorf("set %s to %s: %w", t, formatSize(value), err)
+	}
+	return nil
+}
+
+// lower takes back the raise of a record, if the field still has the raised value and nobody else has set it. It
+// retries until the object has answered or ctx ends. changedBy names who has set another value; empty is nobody.
+func (s *Surger) lower(ctx context.Context, r *record) (changedBy string, last sizeState, err error) {
+	for {
+		z, err := s.readSize(ctx, r.Target)
+		switch {
+		case errors.Is(err, errTargetGone):
+			return "", z, nil
+		case err == nil && isSameSize(z.value, r.From):
+			return "", z, nil
+		case err == nil && !z.isOurs(r.To):
+			return z.changedBy(), z, nil
+		case err == nil:
+			err = s.writeSize(ctx, r.Target, z.resourceVersion, r.From)
+		}
+		if err == nil {
+			return "", z, nil
+		}
+		if pauseErr := pauseAfter(ctx, err); pauseErr != nil {
+			return "", z, pauseErr
+		}
+	}
+}
+
+// pauseAfter waits before a request is repeated that returned err. It returns the error if a repetition is useless, or
+// if ctx has ended.
+func pauseAfter(ctx context.Context, err error) error {
+	pause := retryPause
+	switch e := kubeapi.ToStatusError(err); {
+	case kubeapi.IsConflict(err):
+		pause = conflictPause
+	case e != nil && e.Code == 429:
+		pause = max(retryPause, min(e.RetryAfter, requestTimeout))
+	case !kubeapi.UnknownResult(err):
+		return err
+	}
+	if !elapsed.Sleep(ctx, pause) {
+		return err
+	}
+	return nil
+}
+
+// findTarget returns the object whose field sets the size of the owner, the value of the field, and the raised value.
+// scaler is Kind/name of an autoscaler, or empty.
+func (s *Surger) findTarget(ctx context.Context, o owners) (t sizeTarget, from *int32, to int32, scaler string, err error) {
+	size := o.top.Spec.Replicas
+	if size == nil || *size < 1 {
+		return t, nil, 0, "", refuse(ReasonSizeUnknown, "%s %s has size %s: want at least 1", o.ref.Kind, o.ref.Name, formatSize(size))
+	}
+	t = sizeTarget{
+		APIVersion: o.ref.APIVersion, Kind: o.ref.Kind, Namespace: o.ref.Namespace, Name: o.ref.Name, UID: o.top.UID, Field: "replicas",
+	}
+	hpa, err := s.findAutoscaler(ctx, o.ref)
+	if err != nil || hpa == nil {
+		return t, size, *size + 1, "", err
+	}
+	minSize, maxSize := int32(1), hpa.Spec.MaxReplicas
+	if c := controllerOf(&hpa.ObjectMeta); c != nil && c.Kind == "ScaledObject" && hasGroup(c.APIVersion, "keda.sh") {
+		t.APIVersion, t.Kind, t.Name, t.UID, t.Field = c.APIVersion, c.Kind, c.Name, c.UID, "minReplicaCount"
+		scaled, err := call(ctx, func(ctx context.Context) (*kubeapi.ScaledObject, error) { return s.api.GetScaledObject(ctx, t.ref()) })
+		if err != nil {
+			return t, nil, 0, "", toRefusal("read "+t.String(), err)
+		}
+		from, maxSize = scaled.Spec.MinReplicaCount, defaultMaxReplicaCount
+		if scaled.Spec.MaxReplicaCount != nil {
+			maxSize = *scaled.Spec.MaxReplicaCount
+		}
+	} else {
+		t.APIVersion, t.Kind, t.Name, t.UID, t.Field = "autoscaling/v2", "HorizontalPodAutoscaler", hpa.Name, hpa.UID, "minReplicas"
+		from = hpa.Spec.MinReplicas
+	}
+	if from != nil {
+		minSize = *from
+	}
+	scaler = t.Kind + "/" + t.Name
+	to = max(*size, minSize) + 1
+	if to > maxSize {
+		return t, from, to, scaler, refuse(ReasonAtMaximum, "%s %s allows at most %d pods, and %d would be needed", t.Kind, t.Name, maxSize, to)
+	}
+	return t, from, to, scaler, nil
+}
+
+// findAutoscaler returns the HorizontalPodAutoscaler that sizes the object, or nil.
+func (s *Surger) findAutoscaler(ctx context.Context, ref kubeapi.ObjectRef) (*kubeapi.HorizontalPodAutoscaler, error) {
+	all, err := call(ctx, func(ctx context.Context) ([]kubeapi.HorizontalPodAutoscaler, error) {
+		return s.api.ListHorizontalPodAutoscalers(ctx, ref.Namespace)
+	})
+	if err != nil {
+		return nil, toRefusal("list the HorizontalPodAutoscalers of namespace "+ref.Namespace, err)
+	}
+	group, _, _ := strings.Cut(ref.APIVersion, "/")
+	var found *kubeapi.HorizontalPodAutoscaler
+	for i := range all {
+		target := all[i].Spec.ScaleTargetRef
+		if target.Kind != ref.Kind || target.Name != ref.Name || target.APIVersion != "" && !hasGroup(target.APIVersion, group) {
+			continue
+		}
+		if found != nil {
+			return nil, refuse(ReasonScalerConflict, "the HorizontalPodAutoscalers %s and %s size %s %s", found.Name, all[i].Name, ref.Kind, ref.Name)
+		}
+		found = &all[i]
+	}
+	return found, nil
+}
