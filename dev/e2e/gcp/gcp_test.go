@@ -24,6 +24,8 @@ func TestPreemptionDrainsTheNodeInTime(t *testing.T) {
 	f.metadata.SetNoUpcoming(f.node) // as for most VMs
 	f.run(f.app(12).Deployment())
 	a := f.start()
+	idle, _, err := a.ResidentMemory()
+	f.check(err)
 	announced := time.Now()
 	due := f.metadata.Preempt(f.node)
 	gone := f.awaitNoPods()
@@ -42,10 +44,9 @@ func TestPreemptionDrainsTheNodeInTime(t *testing.T) {
 			t.Errorf("pod %s is Failed", p.Name)
 		}
 	}
-	if now, peak, err := a.ResidentMemory(); err == nil {
-		t.Logf("resident memory %.1f MiB, at most %.1f MiB", float64(now)/(1<<20), float64(peak)/(1<<20))
-	}
-	t.Logf("12 evictions accepted %v after the notice; pods gone after %v", last.Sub(announced).Round(time.Millisecond), gone.Sub(announced).Round(time.Millisecond))
+	_, peak, err := a.ResidentMemory()
+	f.check(err)
+	t.Logf("12 evictions accepted %v after the notice; pods gone after %v; resident memory %d KiB idle, %d KiB at most", last.Sub(announced).Round(time.Millisecond), gone.Sub(announced).Round(time.Millisecond), idle>>10, peak>>10)
 	f.metadata.CancelPreemption(f.node)
 	f.awaitNode("restored", isRestored)
 }
