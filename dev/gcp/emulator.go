@@ -163,8 +163,8 @@ func (e *Emulator) Preempt(name string) (due time.Time) {
 func (e *Emulator) CancelPreemption(name string) { e.set(name, preemptedKey, "FALSE") }
 
 // Maintain begins a maintenance of the VM's host. The key maintenance-event has the kind first. After the notice time the VM
-// stops, and starts again on another host, unless the kind is Migrate. It returns when the VM stops. If nobody has read the
-// key since the last event, there is no notice: the VM stops at once.
+// stops, and starts again on another host, unless the kind is Migrate. It returns when the VM stops. If the key was not read
+// since the last event, the VM stops at once.
 func (e *Emulator) Maintain(name, kind string) (due time.Time) {
 	notice := e.options.MaintenanceNotice
 	e.change(name, func(v *vm) {

@@ -23,7 +23,9 @@ func TestPreemptionDrainsTheNodeInTime(t *testing.T) {
 	f := newFixture(t, "gcpspot", gcp.Options{})
 	f.metadata.SetNoUpcoming(f.node) // as for most VMs
 	f.run(f.app(12).Deployment())
-	f.start()
+	a := f.start()
+	idle, _, err := a.ResidentMemory()
+	f.check(err)
 	announced := time.Now()
 	due := f.metadata.Preempt(f.node)
 	gone := f.awaitNoPods()
@@ -42,7 +44,9 @@ func TestPreemptionDrainsTheNodeInTime(t *testing.T) {
 			t.Errorf("pod %s is Failed", p.Name)
 		}
 	}
-	t.Logf("12 evictions accepted %v after the notice; pods gone after %v", last.Sub(announced).Round(time.Millisecond), gone.Sub(announced).Round(time.Millisecond))
+	_, peak, err := a.ResidentMemory()
+	f.check(err)
+	t.Logf("12 evictions accepted %v after the notice; pods gone after %v; resident memory %d KiB idle, %d KiB at most", last.Sub(announced).Round(time.Millisecond), gone.Sub(announced).Round(time.Millisecond), idle>>10, peak>>10)
 	f.metadata.CancelPreemption(f.node)
 	f.awaitNode("restored", isRestored)
 }
@@ -53,7 +57,7 @@ func TestHostMaintenanceDrainsAndRestoresTheNode(t *testing.T) {
 	f.run(f.app(3).Deployment())
 	a := f.start()
 	f.metadata.SetUnavailable(f.node, true) // the metadata server is under maintenance, too
-	f.awaitMetric(a, `slipway_agent_last_read_timestamp_seconds`, f.readMetricUntilStable(a))
+	f.awaitFailedReads(a)
 	f.metadata.SetUnavailable(f.node, false)
 	due := f.metadata.Maintain(f.node, gcp.Terminate)
 	if gone := f.awaitNoPods(); !gone.Before(due) {
@@ -63,16 +67,14 @@ func TestHostMaintenanceDrainsAndRestoresTheNode(t *testing.T) {
 	f.awaitNode("restored after the maintenance", isRestored)
 }
 
-// readMetricUntilStable waits until the agent's reads fail, and returns the time of its last good read.
-func (f *fixture) readMetricUntilStable(a *testbed.Agent) float64 {
+// awaitFailedReads waits until two reads have failed.
+func (f *fixture) awaitFailedReads(a *testbed.Agent) {
 	f.t.Helper()
 	const failed = `slipway_agent_polls_total{result="http_status"}`
 	f.check(testbed.PollUntil(f.ctx, failed+" is 2", func() bool {
 		value, found := a.ReadMetric(f.ctx, failed)
 		return found && value >= 2
 	}))
-	value, _ := a.ReadMetric(f.ctx, `slipway_agent_last_read_timestamp_seconds`)
-	return value
 }
 
 func TestPlannedMaintenanceWaitsForItsLead(t *testing.T) {
@@ -118,7 +120,7 @@ func TestGKELabelDrainsAndStartsTheMaintenance(t *testing.T) {
 	}
 	f.labelNode(map[string]any{active: "ONGOING", scheduled: nil})
 	f.patchNode(map[string]any{"spec": map[string]any{"taints": append(n.Spec.Taints, corev1.Taint{Key: "cloud.google.com/impending-node-termination", Effect: "NoSchedule"})}})
-	f.check(f.metadataOutage(a))
+	f.check(f.restart(a))
 	f.labelNode(map[string]any{active: nil})
 	f.patchNode(map[string]any{"spec": map[string]any{"taints": n.Spec.Taints}})
 	f.awaitNode("restored, without the request", func(n *corev1.Node) bool {
@@ -128,8 +130,8 @@ func TestGKELabelDrainsAndStartsTheMaintenance(t *testing.T) {
 	})
 }
 
-// metadataOutage restarts the agent during the maintenance, as the VM's restart does.
-func (f *fixture) metadataOutage(a *testbed.Agent) error {
+// restart restarts the agent during the maintenance, as the VM's restart does.
+func (f *fixture) restart(a *testbed.Agent) error {
 	if err := a.KillIfAlive(); err != nil {
 		return err
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// serveKey returns a metadata server whose key has the value that value returns.
+// serveKey returns a metadata server with one key. The function value returns its value.
 func serveKey(key string, value func(active []noticetest.Announcement) string) func(http.ResponseWriter, *http.Request, noticetest.Situation) {
 	return func(w http.ResponseWriter, r *http.Request, s noticetest.Situation) {
 		if r.Header.Get("Metadata-Flavor") != "Google" || r.Header.Get("X-Forwarded-For") != "" {

@@ -39,11 +39,11 @@ const (
 const maintenanceNotice = time.Minute
 
 // gpuMaintenanceNotice is how long before its begin a maintenance is announced for a VM with GPUs. A maintenance that is
-// planned to begin within this time is the one that maintenance-event announces.
+// planned to begin within this time is the maintenance of the key maintenance-event.
 const gpuMaintenanceNotice = time.Hour + 5*time.Minute
 
-// errNoInformation means that the server says that it has no information about a key. That is normal for a VM whose
-// maintenance is not planned ahead, and it neither begins nor ends a notice.
+// errNoInformation means that the server has no information about a key. Most VMs have no planned maintenance, so this is
+// normal. It begins and ends no notice.
 var errNoInformation = errors.New("the metadata server has no information about this key")
 
 // parsePreempted parses the key instance/preempted.
@@ -57,8 +57,8 @@ func parsePreempted(value string) (on bool, err error) {
 	return false, fmt.Errorf("instance/preempted: %s: want TRUE or FALSE", poll.Quote(value))
 }
 
-// parseMaintenanceEvent parses the key instance/maintenance-event. It returns an empty type if there is no maintenance. An
-// unknown value that names a host maintenance counts as one that stops the VM, and causes a warning.
+// parseMaintenanceEvent parses the key instance/maintenance-event. It returns an empty type for NONE. An unknown value that
+// names a host maintenance counts as a stop of the VM, and causes a warning.
 func parseMaintenanceEvent(value string) (kind notice.Type, warning, err error) {
 	const allowed = "want NONE, MIGRATE_ON_HOST_MAINTENANCE or TERMINATE_ON_HOST_MAINTENANCE"
 	switch v := strings.ToUpper(value); {

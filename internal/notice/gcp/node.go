@@ -53,8 +53,8 @@ const (
 const nodeTerminationNotice = time.Minute
 
 const (
-	// cleanUpDelay is how long no maintenance must be listed before PerformLabel is removed. GKE may need a moment between the
-	// label of the planned maintenance and that of the active one. It is also the pause after a failed removal.
+	// cleanUpDelay is how long no maintenance must be listed before PerformLabel is removed. GKE may need a moment to
+	// replace the label of the planned maintenance by the label of the active one. It is also the pause after a failed removal.
 	cleanUpDelay = 10 * time.Second
 )
 

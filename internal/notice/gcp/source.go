@@ -193,8 +193,8 @@ func (s *Source) fetch(ctx context.Context) (value string, err error) {
 	return value, nil
 }
 
-// hasNoInformation reports whether the server said that it has no information about a key. It does so with 404 or 503. That
-// does not mean that there is no maintenance.
+// hasNoInformation reports whether the server said that it has no information about a key. It does so with 404 or 503. A
+// maintenance may exist anyway.
 func hasNoInformation(err error) bool {
 	failed := &poll.Error{}
 	return errors.Is(err, errNoInformation) ||

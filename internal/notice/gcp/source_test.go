@@ -262,3 +262,21 @@ func TestPlannedMaintenanceIsReadInEverySpelling(t *testing.T) {
 		check.ErrorContains(t, check.Err(parsePlannedMaintenance("key", body)), says)
 	}
 }
+
+func FuzzValueIsReadOrRefused(f *testing.F) {
+	for _, seed := range []string{
+		"TRUE", "NONE", "TERMINATE_ON_HOST_MAINTENANCE", `{"a":{"b":{}}}`, `{"window_start_time":1e308}`,
+		planned(time.Unix(1796151601, 0), "ONGOING"), `{"error":"no"}`, "\x00", `{"maintenanceStatus":null,"canReschedule":[]}`,
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, value string) {
+		s := &sources{Options: Options{Resource: "vm-1"}, client: poll.NewClient(poll.ClientOptions{}), planner: poll.NewPlanner(poll.Leads{})}
+		for _, parse := range []func(string, time.Time) (notice.Snapshot, error){s.parsePreemption, s.parseMaintenance, s.parsePlanned} {
+			snapshot, err := parse(value, time.Unix(1796151601, 0))
+			if len(snapshot.Notices)+len(snapshot.Planned) > 1 || err != nil && len(snapshot.Notices) > 0 {
+				t.Errorf("%+v, %v", snapshot, err)
+			}
+		}
+	})
+}

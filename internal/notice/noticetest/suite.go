@@ -62,7 +62,7 @@ type Adapter struct {
 	Essential []string
 	// NoClock means that the service does not tell its time.
 	NoClock bool
-	// AbsentIsNone means that a 404 says that there is no announcement.
+	// AbsentIsNone means that a 404 ends all announcements.
 	AbsentIsNone bool
 	// Within is the longest time from a change at the service to the source's snapshot; 0 means 15 s.
 	Within time.Duration
@@ -200,7 +200,7 @@ func (r *run) announced() []notice.Notice {
 // ended reports whether the agent would take a notice as ended.
 func (r *run) ended(id string) bool { s, ok := r.latest(); return ok && s.HasEnded(id) }
 
-// claimsNone reports whether the source claims that there is no announcement at all.
+// claimsNone reports whether the latest snapshot proves that every notice has ended.
 func (r *run) claimsNone() bool { return r.ended("any-id") && len(r.announced()) == 0 }
 
 // wantActive checks that the source gives exactly this announcement, and returns its notice.
@@ -353,7 +353,7 @@ func (endless) Read(p []byte) (int, error) { return copy(p, endlessPart), nil }
 
 var endlessPart = strings.Repeat("  {}\n", 1<<12)
 
-// cutBody is a body whose connection ends early.
+// cutBody is the body of a connection that ends early.
 type cutBody struct{ io.Reader }
 
 func (c cutBody) Read(p []byte) (int, error) {
@@ -366,7 +366,7 @@ func (c cutBody) Read(p []byte) (int, error) {
 
 func (cutBody) Close() error { return nil }
 
-// faults returns every way in which a service fails.
+// faults returns the failures of a service by their names.
 func (a Adapter) faults() map[string]fault {
 	status := func(code int, body string) fault {
 		return func(r *http.Request, _ func() *http.Response) (*http.Response, error) {
