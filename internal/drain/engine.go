@@ -397,7 +397,7 @@ func (d *Drain) advanceRemovals(ctx context.Context, now time.Time) (next time.T
 	d.queueLengths, d.evictions.waitingNamespaces, d.deletions.waitingNamespaces = nil, nil, nil
 	next = earlierNonZero(next, d.startFinalListIfEmpty(ctx, now))
 	next = earlierNonZero(next, d.startVolumePollIfDue(ctx, now))
-	next = earlierNonZero(next, d.nextRestoreCheck())
+	next = earlierNonZero(next, d.nextRestoreCheck(now))
 	next = earlierNonZero(next, d.syncEvictionRequests(now))
 	open := d.waveStartTimes(now)
 	for _, p := range pods {

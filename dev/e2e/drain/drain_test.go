@@ -350,6 +350,68 @@ func TestDryRunChangesNothing(t *testing.T) {
 	}
 }
 
+// TestCommandsExplainSurgesWithOneDecision checks that the preview of a drain, why and plan print the same decision.
+func TestCommandsExplainSurgesWithOneDecision(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "surgewords")
+	f.runBlocked(1, time.Minute)
+	before := f.pods()
+	r := f.drain(exitDrained, f.node, "--surge", "--dry-run=server")
+	_, decision, found := strings.Cut(r.stdout, "  needed: ")
+	if !found {
+		t.Fatalf("no decision:\n%s%s", r.stdout, r.stderr)
+	}
+	decision, _, _ = strings.Cut(decision, "\n")
+	for _, args := range [][]string{{"why", "node/" + f.node}, {"plan"}} {
+		cmd := testbed.NewCommand(f.ctx, t, "slipway", append(args, "--kubeconfig", f.Kubeconfig(), "--surge")...)
+		out, err := cmd.CombinedOutput()
+		if err != nil || args[0] == "why" && !strings.Contains(string(out), "needed: "+decision) {
+			t.Errorf("slipway %v: %v, want %q in:\n%s", args, err, decision, out)
+		}
+	}
+	r = f.drain(exitError, f.node, "--surge", "--surge-namespace", "missing")
+	f.checkOutput(r, `namespace "missing" does not exist`, "kubectl create namespace missing")
+	f.checkPodsUnchanged(before)
+	if f.cordoned() {
+		t.Error("the node is cordoned")
+	}
+}
+
+// TestI11InterruptedDrainRestoresTheOwner interrupts a drain while a successor has no node.
+func TestI11InterruptedDrainRestoresTheOwner(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "surgestop")
+	f.runBlocked(1, time.Minute)
+	before := f.pods()
+	cmd, stdout, stderr := f.command(f.node, "--surge", "--surge-namespace", f.ns)
+	f.check(cmd.Start())
+	size := func() int32 {
+		d, err := f.Client().AppsV1().Deployments(f.ns).Get(f.ctx, "blocked", metav1.GetOptions{})
+		f.check(err)
+		return *d.Spec.Replicas
+	}
+	f.check(testbed.PollUntil(f.ctx, "the size is raised", func() bool { return size() == 2 }))
+	f.check(cmd.Process.Signal(syscall.SIGINT))
+	_ = cmd.Wait() // the exit code is checked
+	r := result{code: cmd.ProcessState.ExitCode(), stdout: stdout.String(), stderr: stderr.String()}
+	if r.code != exitInterrupted || size() != 1 || f.cordoned() {
+		t.Errorf("exit code %d, size %d, cordoned: %t\n%s%s", r.code, size(), f.cordoned(), r.stdout, r.stderr)
+	}
+	f.checkOutput(r, "interrupted: restoring the size of 1 owner", "needed: ", "cancelled: ")
+	leases, err := f.Client().CoordinationV1().Leases(f.ns).List(f.ctx, metav1.ListOptions{})
+	f.check(err)
+	if len(leases.Items) > 0 {
+		t.Errorf("%d records are left", len(leases.Items))
+	}
+	for name := range before {
+		p, err := f.Client().CoreV1().Pods(f.ns).Get(f.ctx, name, metav1.GetOptions{})
+		f.check(err)
+		if p.DeletionTimestamp != nil || len(p.Annotations) != len(before[name].Annotations) {
+			t.Errorf("pod %s: deleted at %v, annotations %v", name, p.DeletionTimestamp, p.Annotations)
+		}
+	}
+}
+
 func TestSelectorsSelectNodesAndPods(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "by-label")
