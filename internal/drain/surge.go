@@ -137,9 +137,9 @@ type surgeRun struct {
 }
 
 // newSurge returns a surge that is not decided yet. By cheap facts, it returns nil if the pod cannot surge. Otherwise the
-// Surger decides.
+// Surger decides. A pod of a group does not surge, because it leaves together with the others.
 func (d *Drain) newSurge(p *podState) *podSurge {
-	if d.options.Surger == nil || d.options.DisableEviction || isExemptFromPDBs(&p.pod) || p.groupReleased { // a group goes together
+	if d.options.Surger == nil || d.options.DisableEviction || !p.group.IsZero() || isExemptFromPDBs(&p.pod) {
 		return nil
 	}
 	if c := fromkubeapi.FindController(&p.pod); c != nil && c.Kind == "ReplicaSet" {

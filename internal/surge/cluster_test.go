@@ -481,6 +481,7 @@ func (c *cluster) findI11Violation() string {
 type fault struct {
 	before, after time.Duration
 	fails         bool // before it is carried out
+	overloaded    bool // the API server refuses it with code 429
 	unanswered    bool // after it is carried out
 	late          bool // it is carried out although the client no longer waits
 }
@@ -533,8 +534,11 @@ func (l *client) serve(ctx context.Context, name string, do func() error) error 
 		l.kill()
 		return errConnection
 	}
-	if f.fails {
+	switch {
+	case f.fails:
 		return errConnection
+	case f.overloaded:
+		return statusError(429, "TooManyRequests")
 	}
 	began := time.Now()
 	if !elapsed.Sleep(ctx, time.Millisecond+f.before) {

@@ -109,6 +109,12 @@ func TestDecide(t *testing.T) {
 		"autoscaler at its maximum": {
 			want: Refused, reason: ReasonAtMaximum, scaler: "HorizontalPodAutoscaler/web", change: func(c *cluster) { c.withAutoscaler(1, 1) },
 		},
+		"autoscaler without metrics": {want: Refused, reason: ReasonScalerStuck, scaler: "HorizontalPodAutoscaler/web", change: func(c *cluster) {
+			c.withAutoscaler(1, 2).hpa.Status.Conditions = []kubeapi.Condition{{Type: "ScalingActive", Status: "False", Message: "no metrics"}}
+		}},
+		"autoscaler that only raises": {want: Refused, reason: ReasonScalerStuck, scaler: "HorizontalPodAutoscaler/web", change: func(c *cluster) {
+			c.withAutoscaler(1, 2).hpa.Spec.Behavior.ScaleDown.SelectPolicy = "Disabled"
+		}},
 		"autoscaler of another owner": {want: Needed, reason: ReasonLastReady, change: func(c *cluster) {
 			c.withAutoscaler(1, 1).hpa.Spec.ScaleTargetRef.Name = "other"
 		}},

@@ -30,6 +30,7 @@ const (
 	ReasonNoTime         = "no-time"          // the successor would not be ready in time
 	ReasonNoRights       = "no-rights"        // a request was forbidden
 	ReasonNoRoom         = "no-room"          // no other node has room
+	ReasonScalerStuck    = "scaler-stuck"     // the autoscaler could not lower the size again
 	ReasonReverted       = "reverted"         // another client took an earlier raise back
 	ReasonSizeUnknown    = "size-unknown"     // the owner has no size
 )
@@ -57,11 +58,12 @@ var (
 	RefusalReasons = []string{
 		ReasonOptedOut, ReasonOwnerKind, ReasonReadWriteOnce, ReasonRollout, ReasonRecreate, ReasonPaused,
 		ReasonDeleting, ReasonAtMaximum, ReasonScalerConflict, ReasonNoTime, ReasonNoRights, ReasonNoRoom,
-		ReasonReverted, ReasonSizeUnknown,
+		ReasonScalerStuck, ReasonReverted, ReasonSizeUnknown,
 	}
 	FailureReasons = []string{
 		ReasonBusy, ReasonUnschedulable, ReasonNoSuccessor, ReasonNotReadyInTime, ReasonNoEndpoint,
 		ReasonSizeChanged, ReasonUntil, ReasonCancelled, ReasonRecordLost, ReasonOtherPodRemoved,
 		ReasonNotEvicted, ReasonRequestFailed, ReasonNotNeeded, ReasonLeaving,
+		ReasonRollout, ReasonDeleting, ReasonNoRights,
 	}
 )

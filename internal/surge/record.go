@@ -133,17 +133,20 @@ func (s *Surger) acquireRecord(ctx context.Context, r *record) (*hold, error) {
 		if err == nil {
 			return s.newHold(*made, began), nil
 		}
-		pause := retryPause
-		if kubeapi.IsAlreadyExists(err) {
-			h, exists, err := s.takeExisting(ctx, l, &seen)
-			if h != nil || err != nil || !exists {
-				return h, err
+		if !kubeapi.IsAlreadyExists(err) {
+			if pauseAfter(ctx, err) == nil {
+				continue
 			}
-			pause = busyInterval/2 + rand.N(busyInterval)
-		} else if !kubeapi.UnknownResult(err) && !kubeapi.IsConflict(err) {
+			if ctx.Err() != nil {
+				return nil, errBusy
+			}
 			return nil, toRefusal("create the record "+l.Namespace+"/"+l.Name, err)
 		}
-		if !elapsed.Sleep(ctx, pause) {
+		h, exists, err := s.takeExisting(ctx, l, &seen)
+		if h != nil || err != nil || !exists {
+			return h, err
+		}
+		if !elapsed.Sleep(ctx, busyInterval/2+rand.N(busyInterval)) {
 			return nil, errBusy
 		}
 	}

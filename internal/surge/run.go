@@ -48,8 +48,10 @@ type surgeRun struct {
 	raised bool // a request that may have raised the size was sent
 	// unanswered is the resourceVersion of such a request without a clear answer.
 	unanswered string
-	lowered    bool
-	loweredAt  time.Time
+	// unansweredCost is true if the request that set the deletion cost has no clear answer.
+	unansweredCost bool
+	lowered        bool
+	loweredAt      time.Time
 	// evictableAt is when the caller was first asked to evict the pod.
 	evictableAt time.Time
 	left        bool // the pod is terminating or gone
@@ -108,8 +110,7 @@ func (x *surgeRun) waitAndSurge(ctx context.Context) error {
 func (x *surgeRun) prepare(ctx context.Context) error {
 	for {
 		r, err := x.plan(ctx)
-		var refused *refusal
-		if errors.As(err, &refused) || errors.Is(err, errPodLeft) {
+		if isFinal(err) {
 			return err
 		}
 		if err == nil {
@@ -126,6 +127,12 @@ func (x *surgeRun) prepare(ctx context.Context) error {
 	}
 }
 
+// isFinal reports whether an error ends the surge, so that a retry is useless.
+func isFinal(err error) bool {
+	var refused *refusal
+	return errors.As(err, &refused) || errors.Is(err, errPodLeft) || errors.Is(err, errRecordLost)
+}
+
 // plan reads the owner and its pods, and returns the record of the raise.
 func (x *surgeRun) plan(ctx context.Context) (*record, error) {
 	s, pod := x.s, &x.request.Pod
@@ -137,10 +144,11 @@ func (x *surgeRun) plan(ctx context.Context) (*record, error) {
 	case err != nil:
 		return nil, toRefusal(fmt.Sprintf("read pod %s/%s", pod.Namespace, pod.Name), err)
 	}
-	if x.owners, err = s.readSettledOwners(ctx, current); err != nil {
+	o, err := s.readSettledOwners(ctx, current)
+	if err != nil {
 		return nil, err
 	}
-	siblings, err := s.listSiblings(ctx, current, x.owners.replicaSet)
+	siblings, err := s.listSiblings(ctx, current, o.replicaSet)
 	if err != nil {
 		return nil, err
 	}
@@ -149,10 +157,10 @@ func (x *surgeRun) plan(ctx context.Context) (*record, error) {
 			return nil, refuse(ReasonNotNeeded, "%s", detail)
 		}
 	}
-	if err := x.owners.checkSteady(); err != nil {
+	if err := o.checkSteady(); err != nil {
 		return nil, err
 	}
-	if err := s.checkReversal(x.owners.top.UID); err != nil {
+	if err := s.checkReversal(o.top.UID); err != nil {
 		return nil, err
 	}
 	if s.options.CheckRoom != nil {
@@ -164,7 +172,7 @@ func (x *surgeRun) plan(ctx context.Context) (*record, error) {
 	if _, err := x.findMissingEndpoint(ctx, ""); err != nil {
 		return nil, err
 	}
-	target, from, to, scaler, err := s.findTarget(ctx, x.owners)
+	target, from, to, scaler, err := s.findTarget(ctx, o)
 	if err != nil {
 		return nil, err
 	}
@@ -172,7 +180,7 @@ func (x *surgeRun) plan(ctx context.Context) (*record, error) {
 		return nil, err
 	}
 	r := &record{
-		Owner: x.owners.toOwner(), Target: target, From: from, To: to, Node: x.request.Node,
+		Owner: o.toOwner(), Target: target, From: from, To: to, Node: x.request.Node,
 		Pod:       podRef{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
 		StartedAt: time.Now().UTC(), Until: x.request.Until,
 	}
@@ -180,7 +188,7 @@ func (x *surgeRun) plan(ctx context.Context) (*record, error) {
 	if cost, ok := current.Annotations[DeletionCostAnnotation]; ok {
 		r.Cost = &cost
 	}
-	x.before = map[string]bool{}
+	x.owners, x.before = o, map[string]bool{}
 	for _, p := range siblings {
 		x.before[p.uid] = true
 	}
@@ -194,6 +202,7 @@ func (x *surgeRun) surge(ctx, background context.Context, wait *sync.WaitGroup) 
 	x.report(Raising, "", fmt.Sprintf("%s from %s to %d", x.record.Target, formatSize(x.record.From), x.record.To))
 	if err := x.s.setCost(ctx, x.record); err != nil {
 		x.left = errors.Is(err, errPodLeft)
+		x.unansweredCost = !x.left && kubeapi.UnknownResult(err)
 		return err
 	}
 	if err := x.raise(ctx); err != nil {
@@ -245,11 +254,13 @@ func (x *surgeRun) raise(ctx context.Context) error {
 			return x.newSizeChanged(z)
 		case !isSameSize(z.value, r.From):
 			// The size has changed since it was read for the record.
-			if err := x.planAgain(ctx); err != nil {
+			if err = x.planAgain(ctx); err == nil {
+				r = x.record
+				continue
+			}
+			if isFinal(err) {
 				return err
 			}
-			r = x.record
-			continue
 		case x.hold.isLost():
 			return errRecordLost
 		case !x.hold.isHeld():
@@ -598,13 +609,17 @@ func (x *surgeRun) end(ctx context.Context, cause error) error {
 	}
 	restoring, cancel := context.WithTimeout(context.WithoutCancel(ctx), restoreTimeout)
 	defer cancel()
-	x.report(Restoring, x.progress.Successor, "")
+	successor := ""
+	if x.successor != nil {
+		successor = x.successor.name
+	}
+	x.report(Restoring, successor, "")
 	_, last, err := x.s.restore(restoring, x.record)
 	if err != nil {
 		x.result.RestoreErr = err
 		return cause
 	}
-	if x.unanswered != "" && x.unanswered == last.resourceVersion {
+	if x.unansweredCost || x.unanswered != "" && x.unanswered == last.resourceVersion {
 		// The request may still be carried out. Another process looks again when the record has expired.
 		return cause
 	}
@@ -628,10 +643,10 @@ func (x *surgeRun) finish(parent, limited context.Context, err error) {
 		return
 	}
 	x.result.Reason, x.result.Detail = x.describe(parent, limited, err)
-	if started {
-		x.s.options.Metrics.SurgeFailed(x.result.Reason)
-	} else {
+	if !x.raised && slices.Contains(RefusalReasons, x.result.Reason) {
 		x.s.options.Metrics.SurgeRefused(x.result.Reason)
+	} else {
+		x.s.options.Metrics.SurgeFailed(x.result.Reason)
 	}
 	x.s.log.Info("the surge has ended and the pod stays", "pod", x.request.Pod.Namespace+"/"+x.request.Pod.Name,
 		"reason", x.result.Reason, "detail", x.result.Detail, "restoreErr", x.result.RestoreErr)

@@ -1,6 +1,7 @@
 package surge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -209,11 +210,28 @@ func (s *Surger) findTarget(ctx context.Context, o owners) (t sizeTarget, from *
 		minSize = *from
 	}
 	scaler = t.Kind + "/" + t.Name
+	if detail := findLoweringObstacle(hpa); detail != "" {
+		return t, from, 0, scaler, refuse(ReasonScalerStuck, "the HorizontalPodAutoscaler %s would not lower the size again: %s", hpa.Name, detail)
+	}
 	to = max(*size, minSize) + 1
 	if to > maxSize {
 		return t, from, to, scaler, refuse(ReasonAtMaximum, "%s %s allows at most %d pods, and %d would be needed", t.Kind, t.Name, maxSize, to)
 	}
 	return t, from, to, scaler, nil
+}
+
+// findLoweringObstacle returns why an autoscaler would keep a raised size after its minimum is restored; empty if it lowers
+// the size.
+func findLoweringObstacle(hpa *kubeapi.HorizontalPodAutoscaler) string {
+	if hpa.Spec.Behavior.ScaleDown.SelectPolicy == "Disabled" {
+		return "spec.behavior.scaleDown.selectPolicy is Disabled"
+	}
+	for _, c := range hpa.Status.Conditions {
+		if (c.Type == "ScalingActive" || c.Type == "AbleToScale") && c.Status == "False" {
+			return fmt.Sprintf("its condition %s is False: %s", c.Type, cmp.Or(c.Message, c.Reason))
+		}
+	}
+	return ""
 }
 
 // findAutoscaler returns the HorizontalPodAutoscaler that sizes the object, or nil.

@@ -64,9 +64,9 @@ type Metrics interface {
 	// SurgeSucceeded is called when the pod has left after its successor was ready. gained is how long the owner would
 	// have been without the successor.
 	SurgeSucceeded(gained time.Duration)
-	// SurgeFailed is called when a started surge ended otherwise, with Result.Reason.
+	// SurgeFailed is called when a surge ended otherwise, with Result.Reason, one of FailureReasons.
 	SurgeFailed(reason string)
-	// SurgeRefused is called for each refusal of Decide and Run.
+	// SurgeRefused is called for each refusal before a raise, with one of RefusalReasons.
 	SurgeRefused(reason string)
 	// RecordRestored is called when the expired record of another process was restored.
 	RecordRestored()
