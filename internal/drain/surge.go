@@ -532,7 +532,7 @@ func (d *Drain) predictSurges(ctx context.Context) {
 	}
 	slots := make(chan struct{}, d.options.MaxInFlight)
 	for _, p := range d.dropGoneAndSortRemaining() {
-		if !p.isWaiting() || isExemptFromPDBs(&p.pod) {
+		if !p.isWaiting() || isExemptFromPDBs(&p.pod) || !p.group.IsZero() { // a group goes together
 			continue
 		}
 		p.surge = &podSurge{}
