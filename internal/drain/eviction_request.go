@@ -125,7 +125,9 @@ type evictionRequests struct {
 	unavailable       EvictionFallback
 	unavailableDetail string
 	watchedNamespaces map[string]bool
-	semaphore         chan struct{} // limits the requests in flight
+	// earlyEvictions has Evictions of pods that this drain has not asked yet, by the pod's UID. An earlier drain has.
+	earlyEvictions map[string]*kubeapi.Eviction
+	semaphore      chan struct{} // limits the requests in flight
 	// ctx outlives the drain's context, because the requests are withdrawn after it has ended.
 	ctx  context.Context
 	stop context.CancelFunc
@@ -175,6 +177,9 @@ func (d *Drain) awaitResponders(ctx context.Context, p *podState, now time.Time)
 		p.request = r
 		d.startEvictionRequests(ctx)
 		d.requests.byPod[p.pod.UID] = r
+		if e := d.requests.earlyEvictions[p.pod.UID]; e != nil {
+			r.updateEviction(e, now)
+		}
 	}
 	if r.fallback != "" {
 		return false, time.Time{}
@@ -267,7 +272,8 @@ func (d *Drain) startEvictionRequests(ctx context.Context) {
 	}
 	q := &evictionRequests{
 		byPod: map[string]*evictionRequest{}, existing: map[string]*kubeapi.EvictionRequest{}, watchedNamespaces: map[string]bool{},
-		semaphore: make(chan struct{}, d.options.MaxInFlight),
+		earlyEvictions: map[string]*kubeapi.Eviction{},
+		semaphore:      make(chan struct{}, d.options.MaxInFlight),
 	}
 	q.ctx, q.stop = context.WithCancel(context.WithoutCancel(ctx))
 	q.createCtx, q.stopCreations = context.WithCancel(q.ctx)
@@ -458,8 +464,11 @@ func (d *Drain) watchEvictions(namespace string) {
 	update := func(all ...kubeapi.Eviction) {
 		d.inbox.putAndWake(func(now time.Time) {
 			for i := range all {
-				if r := q.byPod[all[i].Spec.Target.Pod.UID]; r != nil {
+				pod := all[i].Spec.Target.Pod.UID
+				if r := q.byPod[pod]; r != nil {
 					r.updateEviction(&all[i], now)
+				} else if d.pods[pod] != nil {
+					q.earlyEvictions[pod] = &all[i]
 				}
 			}
 		})

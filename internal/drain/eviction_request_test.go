@@ -623,6 +623,24 @@ func TestRestartedDrainTakesOverEvictionRequests(t *testing.T) {
 	}
 }
 
+// TestLaterWaveSeesEarlierAnswers restarts a drain whose second wave has been asked before, and whose responder is slow.
+func TestLaterWaveSeesEarlierAnswers(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		slow := responder{answersAfter: time.Second, deletesAfter: 3 * time.Minute}
+		l := newLifecycleSim(s, map[string]responder{"acme.io/a": {answersAfter: time.Second, deletesAfter: time.Minute}, "acme.io/slow": slow})
+		s.addPod("first", withResponders("acme.io/a"))
+		p := s.addPod("critical", withPriority(2_000_000_000), withResponders("acme.io/slow"))
+		must.NoError(t, l.CreateEvictionRequest(t.Context(), newEvictionRequest(&p.Pod, node), false))
+		time.Sleep(5 * time.Second)
+		r, err := runDrain(t, s, Options{EvictionRequests: l})
+		must.NoError(t, err)
+		for _, p := range r.Pods {
+			check.Is(t, "", p.EvictionRequest.Fallback, p.Name)
+		}
+		l.checkNothingLeft(t)
+	})
+}
+
 func TestPodsWithoutRespondersCostNoRequest(t *testing.T) {
 	for name, o := range map[string]Options{"no responders": {}, "eviction disabled": {DisableEviction: true}} {
 		t.Run(name, simulateFunc(func(t *testing.T, s *sim) {
