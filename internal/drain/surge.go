@@ -136,13 +136,13 @@ type surgeRun struct {
 	decideAgain bool
 }
 
-// newSurge returns a surge that is not decided yet. By cheap facts, it returns nil if the pod cannot surge. Otherwise the
-// Surger decides.
+// newSurge returns a surge that is not decided yet. By cheap facts, it returns nil if the pod has no use for one. Otherwise
+// the Surger decides. It refuses pods of StatefulSets, so that the report says why they get no successor.
 func (d *Drain) newSurge(p *podState) *podSurge {
 	if d.options.Surger == nil || d.options.DisableEviction || isExemptFromPDBs(&p.pod) {
 		return nil
 	}
-	if c := fromkubeapi.FindController(&p.pod); c != nil && c.Kind == "ReplicaSet" {
+	if c := fromkubeapi.FindController(&p.pod); c != nil && (c.Kind == "ReplicaSet" || c.Kind == "StatefulSet") {
 		return &podSurge{controller: c.UID}
 	}
 	return nil

@@ -101,13 +101,13 @@ func TestDeadlineIsDecidedPerOwner(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "deadline")
 	f.checkSizes()
-	all, sizes := f.singles(2, "fast", "2")
-	slow, slowSizes := f.singles(2, "slow", "15")
+	all, sizes := f.singles(2, "fast", "1")
+	slow, slowSizes := f.singles(2, "slow", "25")
 	for name, size := range slowSizes {
 		sizes[name] = size
 	}
 	f.runAtHome(append(all, slow...)...)
-	report := f.drain("--deadline", "20s")
+	report := f.drain("--deadline", "30s")
 	f.checkNoGaps("slow-0", "slow-1")
 	f.awaitNoTraces(restoreTime, sizes)
 	if report.EndedAt.After(report.Deadline) {
