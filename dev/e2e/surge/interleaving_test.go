@@ -25,7 +25,7 @@ import (
 )
 
 var (
-	seeds     = flag.Int("surge.seeds", 200, "how many random interleavings of surges and other writers to run")
+	seeds     = flag.Int("surge.seeds", 24, "how many random interleavings of surges and other writers to run")
 	firstSeed = flag.Int("surge.first", 1, "the first of them")
 )
 
