@@ -223,7 +223,7 @@ func (b *surgeBench) removeWorkload(ctx context.Context, t *target) error {
 	})
 }
 
-// runDrain runs `slipway drain` with surges to its end.
+// runDrain runs `slipway drain` with surges to its end, and returns its report. At the deadline pods may be left.
 func (b *surgeBench) runDrain(ctx context.Context, t *target, flags ...string) (report drain.Report, took time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
@@ -237,14 +237,19 @@ func (b *surgeBench) runDrain(ctx context.Context, t *target, flags ...string) (
 	began := time.Now()
 	out, err := cmd.Output()
 	took = time.Since(began)
-	if err != nil {
-		var exit *exec.ExitError
-		if errors.As(err, &exit) {
-			err = fmt.Errorf("%w: %s%s", err, out, exit.Stderr)
-		}
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
 		return report, took, err
 	}
-	return report, took, json.Unmarshal(out, &report)
+	if parseErr := json.Unmarshal(out, &report); parseErr != nil {
+		err = errors.Join(err, parseErr)
+	} else if report.Outcome == drain.DeadlinePassed {
+		err = nil
+	}
+	if err != nil && exit != nil {
+		err = fmt.Errorf("%w: %s", err, exit.Stderr)
+	}
+	return report, took, err
 }
 
 // surgeFlag turns surges on for slipway drain and for an agent.
@@ -395,6 +400,7 @@ func (b *surgeBench) measureShortDeadline(ctx context.Context, t *target) ([]res
 			Name: name + ": owners that the report refuses with a reason", Value: float64(refused), Unit: "owners",
 			Target: result.AtLeast(float64(len(t.slow))), Setup: b.describeSetup("%s", setup),
 		},
+		{Name: name + ": pods left at the deadline", Value: float64(report.Totals().Remaining), Unit: "pods", Target: result.AtMost(0), Setup: b.describeSetup("%s", setup)},
 	}, b.awaitRestored(ctx, t)
 }
 

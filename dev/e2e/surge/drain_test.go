@@ -79,16 +79,23 @@ func TestDrainSurgesOnlyWhereItCan(t *testing.T) {
 	found := 0
 	for _, p := range report.Pods {
 		app, _, _ := strings.Cut(p.Name, "-")
-		verdict, removal, ok := surge.Refused, drain.Evicted, app == "db" || app == "never"
-		if app == "bare" {
-			verdict, removal, ok = surge.Needed, drain.Surged, true
-		}
-		if p.Namespace != f.ns || !ok {
+		if p.Namespace != f.ns {
 			continue
 		}
 		found++
-		if p.Surge == nil || p.Surge.Decision.Verdict != verdict || p.Surge.Decision.Detail == "" || p.Removal != removal {
-			t.Errorf("%s was %s with %+v; want it %s and %s", p.Name, p.Removal, p.Surge, verdict, removal)
+		var verdict surge.Verdict // none for a pod of a StatefulSet, which is never asked for
+		if p.Surge != nil {
+			verdict = p.Surge.Decision.Verdict
+		}
+		want, removal := surge.Verdict(""), drain.Evicted
+		switch app {
+		case "bare":
+			want, removal = surge.Needed, drain.Surged
+		case "never":
+			want = surge.Refused
+		}
+		if verdict != want || p.Removal != removal {
+			t.Errorf("%s was %s with the verdict %q; want it %s and %q", p.Name, p.Removal, verdict, removal, want)
 		}
 	}
 	if found != 3 {
@@ -101,13 +108,13 @@ func TestDeadlineIsDecidedPerOwner(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "deadline")
 	f.checkSizes()
-	all, sizes := f.singles(2, "fast", "2")
-	slow, slowSizes := f.singles(2, "slow", "15")
+	all, sizes := f.singles(2, "fast", "1")
+	slow, slowSizes := f.singles(2, "slow", "25")
 	for name, size := range slowSizes {
 		sizes[name] = size
 	}
 	f.runAtHome(append(all, slow...)...)
-	report := f.drain("--deadline", "20s")
+	report := f.drain("--deadline", "30s")
 	f.checkNoGaps("slow-0", "slow-1")
 	f.awaitNoTraces(restoreTime, sizes)
 	if report.EndedAt.After(report.Deadline) {

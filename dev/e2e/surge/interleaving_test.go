@@ -25,7 +25,7 @@ import (
 )
 
 var (
-	seeds     = flag.Int("surge.seeds", 200, "how many random interleavings of surges and other writers to run")
+	seeds     = flag.Int("surge.seeds", 24, "how many random interleavings of surges and other writers to run")
 	firstSeed = flag.Int("surge.first", 1, "the first of them")
 )
 
@@ -102,6 +102,9 @@ func TestUsersSizeWinsInRandomInterleavings(t *testing.T) {
 	testbed.AddSummaryNote(t, fmt.Sprintf("surge: %d random interleavings with users, GitOps and autoscalers in virtual time, %d surges", *seeds, raises))
 }
 
+// gitInterval is the interval of the GitOps tool.
+const gitInterval = time.Second
+
 // deployment is the name of the only Deployment of an interleaving.
 const deployment = "web"
 
@@ -121,11 +124,11 @@ func (f *fixture) runInterleaving(in interleaving, sizes *sizeChecker) {
 	f.runAtHome(all...)
 	git := (*gitOps)(nil)
 	if in.sizedBy == byGitOps {
-		git = f.startGitOps(deployment, in.replicas, time.Second)
+		git = f.startGitOps(deployment, in.replicas, gitInterval)
 	}
 	f.startInProcess(1, faultproxy.New(kindOf))
 	a := f.startInProcess(home, faultproxy.New(kindOf))
-	e := f.announce(azure.Announcement{Type: azure.Terminate, Notice: 5 * time.Minute})
+	e := f.announce(azure.Announcement{Type: azure.Terminate, Notice: 90 * time.Second})
 	began := time.Now()
 
 	var others sync.WaitGroup
@@ -153,7 +156,8 @@ func (f *fixture) runInterleaving(in interleaving, sizes *sizeChecker) {
 	others.Wait()
 	f.check(err)
 	if git != nil {
-		git.stopAndWait() // so that it hides no fault
+		time.Sleep(2 * gitInterval) // the last commit is applied
+		git.stopAndWait()           // so that it hides no fault
 	}
 	f.awaitNoTraces(restoreTime, nil)
 	time.Sleep(restoreTime) // nobody writes any more
