@@ -1,4 +1,4 @@
-// Package surge drains nodes with pods that cannot be spared: each is the only pod of its Deployment, and has a PDB that
+// Package surge drains nodes with pods that must not be missing: each is the only pod of its Deployment, and has a PDB that
 // allows no eviction. It measures for how long the pods' Services have no ready endpoint, and how long the drain takes.
 package surge
 

@@ -49,7 +49,7 @@ type benchGroup struct {
 var benchGroups = []benchGroup{
 	{"agent", "the agent on a real control plane: speed, memory, and API requests", benchAgent},
 	{"peers", "the agent, slipway drain, kubectl drain and another handler on equal nodes: speed and memory", benchPeers},
-	{"surge", "50 pods that cannot be spared: time without ready endpoints, drain time, memory of the agent", benchSurge},
+	{"surge", "50 pods that must not be missing: time without ready endpoints, drain time, memory of the agent", benchSurge},
 	{"agent-storm", "200 agents, 100 of them with a simultaneous notice", benchStorm},
 	{"cloudpool", "shrinking a pool: decision time, API requests, and added latency of reads", benchCloudpool},
 	{"autoscale", "scale-up for unschedulable pods: number of instances, decision time, and time to the launch", benchAutoscale},
