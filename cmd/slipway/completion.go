@@ -52,6 +52,7 @@ func flagValues() map[string][]string {
 		"log-level":         {"debug", "info", "warn", "error"},
 		"moment":            toStrings(notify.Moments()),
 		"on-unconfirmed":    toStrings(condition.RuleActions()),
+		"on-rebalance":      toStrings(condition.RuleActions()),
 		"orphans":           {manager.ReportOrphans, manager.DeleteOrphans},
 		"policy":            toStrings(planner.Policies()),
 		"surge":             toStrings([]surge.Mode{surge.Off, surge.Annotated, surge.On}),

@@ -112,7 +112,7 @@ func (a *Agent) RegisterFlags(fs *pflag.FlagSet) {
 		fs.StringVar(f.value, f.flag, string(f.defaultAction(def)), f.usage+": "+formatActions())
 	}
 	fs.StringVar(&a.OnUnknownFreeze, "on-unknown-freeze", string(def.UnknownFreezeAction), "action when the VM freezes for an unknown time, at most the action of --on-freeze: "+formatActions())
-	fs.StringVar(&a.OnRebalance, "on-rebalance", string(def.ActionByType[notice.Rebalance]), "action when AWS recommends to replace a Spot VM: "+formatRebalanceActions())
+	fs.StringVar(&a.OnRebalance, "on-rebalance", string(def.ActionByType[notice.Rebalance]), "action when AWS recommends to replace a Spot VM: "+formatConditionActions())
 	fs.DurationVar(&a.FreezeTolerance, "freeze-tolerance", def.FreezeTolerance, "the longest Freeze to ignore")
 	fs.DurationVar(&a.AcknowledgeFreezeUnder, "acknowledge-freeze-under", 0, "acknowledge an ignored Freeze at once if it is shorter than this; 0 means never")
 	fs.StringToStringVar(&a.OnUserInitiated, "on-user-initiated", nil, "other actions for events that a cloud user initiated, such as reboot=acknowledge,redeploy=cordon")
@@ -243,7 +243,7 @@ func (a *Agent) validatePolicy() error {
 		}
 	}
 	if !slices.Contains(condition.RuleActions(), a.OnRebalance) {
-		bad("on-rebalance", a.OnRebalance, formatRebalanceActions())
+		bad("on-rebalance", a.OnRebalance, formatConditionActions())
 	}
 	if a.AcknowledgeFreezeUnder < 0 || a.AcknowledgeFreezeUnder > time.Hour {
 		bad("acknowledge-freeze-under", a.AcknowledgeFreezeUnder, "0 to 1h")
@@ -387,8 +387,6 @@ func listNoticeTypeNames() []string {
 // formatActions and formatConditionActions list the allowed actions for messages.
 func formatActions() string          { return "acknowledge, drain-marked, drain, cordon or ignore" }
 func formatConditionActions() string { return "drain-marked, drain, cordon or ignore" }
-func formatRebalanceActions() string { return formatConditionActions() }
-
 // conditionRulesValue is the value of a flag that can be repeated, with one rule each time.
 type conditionRulesValue []condition.Rule
 
