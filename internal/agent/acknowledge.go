@@ -62,10 +62,19 @@ func isApprovable(n notice.Notice) bool {
 	return n.Status != notice.Started && n.Type.HasDeadline() && !n.HasGeneratedID && !n.NotApprovable
 }
 
+// approverOf returns the approver of a notice, or nil if it cannot be approved.
+func (a *Agent) approverOf(n notice.Notice) Approver {
+	if approver, has := a.options.Approvers[n.Source]; has {
+		return approver
+	}
+	return a.options.Approver
+}
+
 // approveWhenAllDrained approves the event at the platform once every instance of the event is drained. The platform
 // can then begin early. If a drain gave up, approveWhenAllDrained never approves the event.
 func (a *Agent) approveWhenAllDrained(ctx context.Context, h *noticeState, now time.Time) (recheckAfter time.Duration, err error) {
-	if a.options.Approver == nil || h.recordedPhase == Acknowledged || !isApprovable(h.Notice) {
+	approver := a.approverOf(h.Notice)
+	if approver == nil || h.recordedPhase == Acknowledged || !isApprovable(h.Notice) {
 		return idleInterval, nil
 	}
 	left, err := a.listUndrainedPeers(ctx, h)
@@ -79,7 +88,7 @@ func (a *Agent) approveWhenAllDrained(ctx context.Context, h *noticeState, now t
 	if wait := a.checkFlushFinished(h, now); wait > 0 {
 		return wait, nil
 	}
-	if err := a.options.Approver.Approve(ctx, h.Notice.ID); err != nil {
+	if err := approver.Approve(ctx, h.Notice.ID); err != nil {
 		if ctx.Err() == nil { // otherwise the request was interrupted, and is retried
 			h.waitsFor = "the platform, because it refused the approval"
 		}

@@ -100,8 +100,10 @@ type Options struct {
 	// Sources have different names. Only a notice's own source can report that the notice ended.
 	Sources  []Source
 	Approver Approver // approves interruptions; nil never approves
-	Volumes  drain.VolumeAPI
-	Surger   Surger // starts successors of pods before they leave; nil starts none
+	// Approvers approve the interruptions of some sources instead of Approver, by the name of the source.
+	Approvers map[string]Approver
+	Volumes   drain.VolumeAPI
+	Surger    Surger // starts successors of pods before they leave; nil starts none
 	// EvictionRequests asks the responders of a pod before its eviction; nil asks none.
 	EvictionRequests drain.EvictionRequestAPI
 	Policy           NoticePolicy
@@ -300,7 +302,7 @@ func (a *Agent) CheckReady() error {
 // impossible, or if it waits for other instances.
 func (a *Agent) canExitAfterDrain() bool {
 	for _, h := range a.notices {
-		approved := a.options.Approver == nil || h.recordedPhase == Acknowledged || !isApprovable(h.Notice) || h.waitsFor != ""
+		approved := a.approverOf(h.Notice) == nil || h.recordedPhase == Acknowledged || !isApprovable(h.Notice) || h.waitsFor != ""
 		switch {
 		case h.Phase.isDraining(), h.Decision.Forced && h.needsDrain():
 			return false

@@ -41,6 +41,9 @@ type Agent struct {
 	FirstRequestTimeout time.Duration
 	ResourceName        string
 
+	// NoticeSources are programs and URLs with further notices, by the name of the source.
+	NoticeSources map[string]string
+
 	// RetirementLead and MaintenanceLead are how long before a planned interruption the agent acts on its notice.
 	RetirementLead, MaintenanceLead time.Duration
 

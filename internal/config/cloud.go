@@ -2,11 +2,15 @@ package config
 
 import (
 	"errors"
+	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/slipway-dev/slipway/internal/notice/external"
 )
 
 // The values of --cloud.
@@ -52,6 +56,7 @@ func (a *Agent) registerCloudFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&a.Endpoint, "endpoint", "", "URL of the cloud's metadata service; empty means the cloud's own")
 	fs.DurationVar(&a.RetirementLead, "retirement-lead", DefaultRetirementLead, "how long before a planned stop or retirement of the VM to act; if first read later, at half of the time left")
 	fs.DurationVar(&a.MaintenanceLead, "maintenance-lead", DefaultMaintenanceLead, "how long before a planned reboot or maintenance of the VM to act")
+	fs.StringToStringVar(&a.NoticeSources, "notice-source", nil, "another source of notices: NAME=exec:PATH of a program, or NAME=URL; can be repeated")
 	fs.StringVar(&a.ASG.Name, "asg-name", "", "AWS Auto Scaling group of this VM; empty means to look it up")
 	fs.StringVar(&a.ASG.Hook, "asg-hook", "", "lifecycle hook to complete when the node is drained; empty means to look it up")
 	fs.DurationVar(&a.ASG.HookTimeout, "asg-hook-timeout", 0, "how long a drain for the Auto Scaling group may take; 0 means the timeout of the hook, or 1h if it is unknown")
@@ -69,6 +74,11 @@ func (a *Agent) validateCloud() error {
 	bad := a.newErrorCollector(&errs)
 	if !slices.Contains(Clouds(), a.Cloud) {
 		bad("cloud", a.Cloud, formatClouds())
+	}
+	for _, name := range slices.Sorted(maps.Keys(a.NoticeSources)) {
+		if err := external.ValidateLocation(name, a.NoticeSources[name]); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", a.describeOptionSource("notice-source"), err))
+		}
 	}
 	for _, l := range []struct {
 		flag  string

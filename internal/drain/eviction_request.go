@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/observe"
@@ -190,9 +191,10 @@ func (d *Drain) awaitResponders(ctx context.Context, p *podState, now time.Time)
 	return true, checkAt
 }
 
-// hasResponders reports whether the drain asks responders before it evicts the pod.
+// hasResponders reports whether the drain asks responders before it evicts the pod. It asks none for a pod of a group,
+// because they might evict it alone.
 func (d *Drain) hasResponders(p *podState) bool {
-	return len(p.pod.Spec.EvictionResponders) > 0 && d.options.EvictionRequests != nil && !d.options.DisableEviction &&
+	return len(p.pod.Spec.EvictionResponders) > 0 && d.options.EvictionRequests != nil && !d.options.DisableEviction && p.group.IsZero() &&
 		p.pod.Status.Phase != "Succeeded" && p.pod.Status.Phase != "Failed"
 }
 
@@ -712,7 +714,13 @@ func findCondition(all []kubeapi.Condition, kind string) kubeapi.Condition {
 
 func describeFailure(o *kubeapi.EvictionRequest) string {
 	c := findCondition(o.Status.Conditions, "Failed")
-	return strings.TrimSuffix(c.Reason+": "+observe.ClipBytes(c.Message, maxResponderText), ": ")
+	return strings.TrimSuffix(c.Reason+": "+toShortLine(c.Message), ": ")
+}
+
+// toShortLine returns a text of another program in one line, without characters that control a terminal.
+func toShortLine(text string) string {
+	words := strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) })
+	return observe.ClipBytes(strings.Join(words, " "), maxResponderText)
 }
 
 // explain returns one text for people: who is asked, and what the answer is.
@@ -755,7 +763,7 @@ func (r *EvictionRequestReport) String() string {
 
 // describeAnswer returns what a responder answered.
 func (s ResponderReport) describeAnswer() string {
-	text := s.Name + ": " + cmp.Or(observe.ClipBytes(s.Message, maxResponderText), "works on it")
+	text := s.Name + ": " + cmp.Or(toShortLine(s.Message), "works on it")
 	if !s.ExpectedCompletionTime.IsZero() {
 		text += ", expects to complete at " + s.ExpectedCompletionTime.UTC().Format(time.RFC3339)
 	}

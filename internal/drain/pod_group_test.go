@@ -226,6 +226,21 @@ func TestFinishedMemberHoldsNoGroup(t *testing.T) {
 	})
 }
 
+func TestGroupAsksNoResponderAndDoesNotSurge(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		surger, responders := newFakeSurger(s), newLifecycleSim(s, nil)
+		s.addPods(2, "llm-0-%d", inReplica("0"), withResponders("example.com/mover"))
+		o := Options{TimeLimits: timeoutIn(time.Minute), Surger: surger, EvictionRequests: responders}
+		r, err := runDrain(t, s, o)
+		must.NoError(t, err)
+		check.Is(t, 0, len(surger.decisionsAbout("llm-0-0")))
+		check.Is(t, 0, responders.countCalls("create"))
+		for _, p := range r.Pods {
+			check.Not(t, p.Surge != nil || p.EvictionRequest != nil || p.Removal != Evicted, "%+v", p)
+		}
+	})
+}
+
 func TestPreviewShowsBlockedGroups(t *testing.T) {
 	for _, server := range []bool{false, true} {
 		simulate(t, func(t *testing.T, s *sim) {

@@ -137,9 +137,9 @@ type surgeRun struct {
 }
 
 // newSurge returns a surge that is not decided yet. By cheap facts, it returns nil if the pod cannot surge. Otherwise the
-// Surger decides.
+// Surger decides. A pod of a group does not surge, because it leaves together with the others.
 func (d *Drain) newSurge(p *podState) *podSurge {
-	if d.options.Surger == nil || d.options.DisableEviction || isExemptFromPDBs(&p.pod) || p.groupReleased { // a group goes together
+	if d.options.Surger == nil || d.options.DisableEviction || !p.group.IsZero() || isExemptFromPDBs(&p.pod) {
 		return nil
 	}
 	if c := fromkubeapi.FindController(&p.pod); c != nil && c.Kind == "ReplicaSet" {
@@ -532,7 +532,7 @@ func (d *Drain) predictSurges(ctx context.Context) {
 	}
 	slots := make(chan struct{}, d.options.MaxInFlight)
 	for _, p := range d.dropGoneAndSortRemaining() {
-		if !p.isWaiting() || isExemptFromPDBs(&p.pod) {
+		if !p.isWaiting() || isExemptFromPDBs(&p.pod) || !p.group.IsZero() { // a group goes together
 			continue
 		}
 		p.surge = &podSurge{}

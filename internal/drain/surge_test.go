@@ -607,6 +607,9 @@ func TestWildSurgerLosesNoPod(t *testing.T) {
 			removed[w.surgeSeed] = map[string]bool{}
 			w.observe = func(s *sim, _ *Drain) {
 				for _, p := range s.pods {
+					if p.Spec.NodeName != node { // a replacement may have the same name
+						continue
+					}
 					removed[w.surgeSeed][p.Name] = p.DeletionTimestamp != nil || p.gone
 				}
 			}

@@ -226,17 +226,24 @@ func newAgent(c config.Agent, x AgentOptions, own instance, log *slog.Logger, tr
 	}
 	maps.Copy(o.Policy.ActionByCondition, x.Conditions)
 	var metadata condition.MetadataSource = noMetadata{}
+	parts := cloudParts{c, own.resource, api, x.newTransportWrapper(Metadata), x.combinePollObservers(metrics), log}
 	if own.cloud != config.CloudNone {
 		support, err := cloudSupportOf(own.cloud)
 		if err != nil {
 			return nil, "", err
 		}
-		if cloud, err = support.open(cloudParts{c, own.resource, x.newTransportWrapper(Metadata), x.combinePollObservers(metrics), log}); err != nil {
+		if cloud, err = support.open(parts); err != nil {
 			return nil, "", err
 		}
 		o.InstanceName, metadata = support.instanceName, cloud.source
 		o.Sources = append([]agent.Source{cloud.source}, x.Sources...)
 	}
+	plugins, err := openExternalSources(parts)
+	if err != nil {
+		return nil, "", err
+	}
+	cloud.others = append(cloud.others, plugins...)
+	o.Sources = append(slices.Clip(o.Sources), cloud.others...)
 	if c.ShouldWatchConditions() {
 		conditions, err := condition.NewSource(condition.Options{
 			Rules: c.Conditions, Metadata: metadata, UnconfirmedDelay: c.UnconfirmedAfter, RequireMetadata: x.ConditionsNeedMetadata,
@@ -261,7 +268,12 @@ func newAgent(c config.Agent, x AgentOptions, own instance, log *slog.Logger, tr
 		}
 	}
 	if c.Acknowledge && !c.DryRun {
-		o.Approver = cloud.approver
+		o.Approver, o.Approvers = cloud.approver, map[string]agent.Approver{}
+		for _, source := range cloud.others {
+			if approver, can := source.(agent.Approver); can {
+				o.Approvers[source.Name()] = approver
+			}
+		}
 	}
 	if len(c.Notifications) > 0 {
 		o.Notifier = notifier

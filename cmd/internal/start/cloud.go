@@ -1,18 +1,25 @@
 package start
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/agent"
 	awsid "github.com/slipway-dev/slipway/internal/cloud/aws/providerid"
 	azureid "github.com/slipway-dev/slipway/internal/cloud/azure/providerid"
+	gcpid "github.com/slipway-dev/slipway/internal/cloud/gcp/providerid"
 	"github.com/slipway-dev/slipway/internal/config"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/notice/aws"
 	"github.com/slipway-dev/slipway/internal/notice/azure"
+	"github.com/slipway-dev/slipway/internal/notice/external"
+	"github.com/slipway-dev/slipway/internal/notice/gcp"
 	"github.com/slipway-dev/slipway/internal/notice/poll"
 )
 
@@ -28,12 +35,15 @@ type cloudNotices struct {
 	// approver is nil if the cloud accepts no approvals.
 	approver agent.Approver
 	endpoint string
+	// others are further sources of the cloud. One that is an agent.Approver approves its own notices.
+	others []agent.Source
 }
 
 // cloudParts is what a cloud's source is built from.
 type cloudParts struct {
 	config   config.Agent
 	resource string
+	api      *kubeapi.Client
 	wrap     func(http.RoundTripper) http.RoundTripper
 	observer poll.Observer
 	log      *slog.Logger
@@ -53,6 +63,7 @@ func supportedClouds() []cloudSupport {
 	return []cloudSupport{
 		{config.CloudAzure, "azure", azureid.ScheduledEventName, openAzure},
 		{config.CloudAWS, "aws", awsid.InstanceID, openAWS},
+		{config.CloudGCP, "gce", gcpid.VMName, openGCP},
 	}
 }
 
@@ -87,7 +98,7 @@ func openAzure(p cloudParts) (cloudNotices, error) {
 		Fetcher: client, Resource: p.resource, Interval: p.config.PollInterval, ClockAhead: client.ClockAhead,
 		Observer: p.observer, Log: p.log,
 	})
-	return cloudNotices{source, client, client.Endpoint()}, err
+	return cloudNotices{source: source, approver: client, endpoint: client.Endpoint()}, err
 }
 
 func openAWS(p cloudParts) (cloudNotices, error) {
@@ -106,7 +117,50 @@ func openAWS(p cloudParts) (cloudNotices, error) {
 		Client: metadata, Instance: p.resource, Interval: c.PollInterval, Observer: p.observer, Log: p.log, Hook: hook, HookTimeout: c.ASG.HookTimeout,
 		Leads: poll.Leads{Retirement: c.RetirementLead, Maintenance: c.MaintenanceLead},
 	})
-	return cloudNotices{source, source, metadata.Endpoint()}, err
+	return cloudNotices{source: source, approver: source, endpoint: metadata.Endpoint()}, err
+}
+
+// openGCP opens the keys of the metadata server, and what GKE writes on the Node.
+func openGCP(p cloudParts) (cloudNotices, error) {
+	c := p.config
+	leads := poll.Leads{Retirement: c.RetirementLead, Maintenance: c.MaintenanceLead}
+	keys, err := gcp.NewSources(gcp.Options{
+		Endpoint: c.Endpoint, Resource: p.resource, Interval: c.PollInterval, Timeout: c.RequestTimeout, Leads: leads,
+		Wrap: p.wrap, Observer: p.observer, Log: p.log,
+	})
+	if err != nil {
+		return cloudNotices{}, fmt.Errorf("--endpoint: %w", err)
+	}
+	node := gcp.NodeSourceOptions{Resource: p.resource, Leads: leads, Log: p.log}
+	if !c.DryRun {
+		node.API = p.api
+	}
+	gke, err := gcp.NewNodeSource(node)
+	if err != nil {
+		return cloudNotices{}, err
+	}
+	cloud := cloudNotices{source: keys[0], endpoint: cmp.Or(c.Endpoint, gcp.DefaultEndpoint), others: []agent.Source{gke}}
+	for _, key := range keys[1:] {
+		cloud.others = append(cloud.others, key)
+	}
+	return cloud, nil
+}
+
+// openExternalSources opens the sources of --notice-source.
+func openExternalSources(p cloudParts) ([]agent.Source, error) {
+	var all []agent.Source
+	for _, name := range slices.Sorted(maps.Keys(p.config.NoticeSources)) {
+		source, err := external.NewSource(external.Options{
+			Name: name, Location: p.config.NoticeSources[name], Resource: p.resource,
+			Leads: poll.Leads{Retirement: p.config.RetirementLead, Maintenance: p.config.MaintenanceLead},
+			Wrap:  p.wrap, Observer: p.observer, Log: p.log,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("--notice-source: %w", err)
+		}
+		all = append(all, source)
+	}
+	return all, nil
 }
 
 // checkEndpoint validates --endpoint before the node is read, if the cloud is known by then.

@@ -12,6 +12,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/slipway-dev/slipway/dev/controlplane"
@@ -51,6 +52,9 @@ func (f *fixture) changes() map[string]change {
 			patch: f.withTaint(corev1.Taint{Key: "aks-node-termination-handler/preempt", Value: "1", Effect: "NoSchedule"}),
 		},
 		"lifecycle condition": {subresources: status, patch: drainCondition},
+		"request to start a maintenance of GKE": {
+			patch: `{"metadata":{"labels":{"cloud.google.com/perform-maintenance":"true"},"annotations":{"gke.slipway.dev/perform-maintenance":"now"}}}`,
+		},
 	}
 	maps.Copy(all, f.foreignChanges())
 	return all
@@ -76,6 +80,15 @@ func (f *fixture) foreignChanges() map[string]change {
 		},
 		"foreign label by the status": {
 			subresources: status, patch: `{"metadata":{"labels":{"example.com/team":"red"}}}`, refused: "changes no labels",
+		},
+		"maintenance label with another value": {
+			patch: `{"metadata":{"labels":{"cloud.google.com/perform-maintenance":"false"}}}`, refused: "changes no labels",
+		},
+		"another label of GKE": {
+			patch: `{"metadata":{"labels":{"cloud.google.com/perform-maintenance-x":"true"}}}`, refused: "changes no labels",
+		},
+		"state of GKE": {
+			patch: `{"metadata":{"labels":{"cloud.google.com/active-node-maintenance":"ONGOING"}}}`, refused: "changes no labels",
 		},
 		"foreign annotation": {
 			patch: `{"metadata":{"annotations":{"example.com/note":"Slipway's"}}}`, refused: "changes no annotations",
@@ -143,6 +156,22 @@ func TestAgentTokenChangesOnlyItsOwnNode(t *testing.T) {
 	if diff := cmp.Diff(was, f.marks()); diff != "" {
 		t.Errorf("the nodes have changed (-was +now):\n%s", diff)
 	}
+}
+
+// TestI3AgentTokenRemovesOnlyItsOwnMaintenanceLabel changes the label for real, because the policy looks at the stored Node.
+func TestI3AgentTokenRemovesOnlyItsOwnMaintenanceLabel(t *testing.T) {
+	f := newFixture(t)
+	agent := attempter{f, f.agent()}
+	store := func(patch string) {
+		_, err := f.Client().CoreV1().Nodes().Patch(f.ctx, f.node(own), types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		f.check(err)
+	}
+	const remove = `{"metadata":{"labels":{"cloud.google.com/perform-maintenance":null},"annotations":{"gke.slipway.dev/perform-maintenance":null}}}`
+	defer store(remove)
+	store(`{"metadata":{"labels":{"cloud.google.com/perform-maintenance":"true"}}}`)
+	agent.expect(t, patchNode(f.node(own), remove), "changes no labels")
+	store(`{"metadata":{"annotations":{"gke.slipway.dev/perform-maintenance":"now"}}}`)
+	agent.expect(t, patchNode(f.node(own), remove), "")
 }
 
 // TestAgentTokenCreatesOnlyDrainSlotLeases protects the manager's Lease in the same namespace. With it, a stolen token

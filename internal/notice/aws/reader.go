@@ -246,7 +246,7 @@ const maxStateBytes = 64
 func (r *asgReader) parse(body []byte, hook hookState) (notice.Snapshot, error) {
 	s := newSnapshot()
 	state := strings.TrimSpace(string(body))
-	if len(state) > maxStateBytes || strings.ContainsAny(state, "<{\n") {
+	if len(state) > maxStateBytes || strings.ContainsAny(state, "<{\n") || body != nil && state == "" {
 		return s, newError(poll.WrongShape, "%s: %s: want a state such as InService", asgPath, poll.Quote(state))
 	}
 	terminating := strings.EqualFold(state, "Terminated") || strings.EqualFold(state, "Warmed:Terminated")
@@ -327,7 +327,7 @@ const maxEvents = 100
 // parse stores the events in the response.
 func (r *eventReader) parse(body []byte) error {
 	var entries []json.RawMessage
-	if len(bytes.TrimSpace(body)) > 0 {
+	if body != nil {
 		if err := json.Unmarshal(body, &entries); err != nil {
 			class := poll.NotJSON
 			if json.Valid(body) {

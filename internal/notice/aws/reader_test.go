@@ -72,7 +72,7 @@ func TestI10EventWithWrongFieldsStillCounts(t *testing.T) {
 		`"EventId":"instance-event-0d59937288b749b32","NotAfter":"21 Jan 2019 09:17:23 GMT","State":"active"}`
 	with := func(pairs ...string) string { return "[" + strings.NewReplacer(pairs...).Replace(whole) + "]" }
 	for body, want := range map[string]string{
-		`[]`: "", ``: "", `null`: "",
+		`[]`: "", ``: "not_json", `null`: "",
 		"[" + whole + "]": "Reboot Scheduled 2019-01-21T09:00:43Z",
 		with("system-reboot", "instance-retirement", "21 Jan 2019 09:17:23 GMT", ""):              "Terminate Scheduled 2019-01-21T09:00:43Z",
 		with("system-reboot", "Instance-Stop"):                                                    "Terminate Scheduled 2019-01-21T09:00:43Z",
@@ -150,7 +150,7 @@ func TestRenewedRecommendationIsOneNoticePerHour(t *testing.T) {
 
 func TestI10OnlyTerminatedStateIsANotice(t *testing.T) {
 	for state, want := range map[string]string{
-		"InService": "", "Standby": "", "Detached": "", "Warmed:Stopped": "", "": "", "FutureState": "",
+		"InService": "", "Standby": "", "Detached": "", "Warmed:Stopped": "", "": "wrong_shape", "FutureState": "",
 		"Terminated": "Terminate Scheduled period 1h0m0s", " terminated\n": "Terminate Scheduled period 1h0m0s", "Warmed:Terminated": "Terminate Scheduled period 1h0m0s",
 		"<html>Terminated</html>": "wrong_shape", strings.Repeat("Terminated", 10): "wrong_shape",
 	} {

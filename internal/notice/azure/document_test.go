@@ -263,7 +263,7 @@ func TestI7UnreadableEventEndsNoNotice(t *testing.T) {
 }
 
 func TestEventWithoutIDIsANoticeAndEndsNone(t *testing.T) {
-	long := strings.Repeat("E", maxIDBytes+1)
+	long := strings.Repeat("E", poll.MaxIDBytes+1)
 	for value, warning := range map[any]string{
 		nil: "Events[0].EventId is missing", "": "Events[0].EventId is empty", 12: "Events[0].EventId: 12: want a string",
 		long: "Events[0].EventId: has 257 bytes: want at most 256",
@@ -430,7 +430,7 @@ func TestExcessProblemsAreCountedNotListed(t *testing.T) {
 	d := Document(`{"DocumentIncarnation":1,"Events":[` + strings.TrimSuffix(strings.Repeat("1,", 100_000), ",") + `]}`)
 	s := mustRead(t, d, "vm_1")
 	last := s.Unreadable[len(s.Unreadable)-1]
-	if len(s.Unreadable) != maxProblems+1 || last.ID != "" || last.Err.Error() != "and 99936 more problems" {
+	if len(s.Unreadable) != poll.MaxProblems+1 || last.ID != "" || last.Err.Error() != "and 99936 more problems" {
 		t.Errorf("%d problems, the last %v", len(s.Unreadable), last)
 	}
 }
@@ -473,7 +473,7 @@ func FuzzDocument(f *testing.F) {
 				t.Errorf("%q is both readable and unreadable: %v", p.ID, p.Err)
 			}
 		}
-		if len(s.Unreadable) > maxProblems+1 || len(s.Warnings) > maxProblems+1 {
+		if len(s.Unreadable) > poll.MaxProblems+1 || len(s.Warnings) > poll.MaxProblems+1 {
 			t.Errorf("%d unreadable, %d warnings", len(s.Unreadable), len(s.Warnings))
 		}
 	})
@@ -509,7 +509,7 @@ func FuzzOptionalFields(f *testing.F) {
 			t.Fatalf("%s: %+v, %v", raw, s, err)
 		}
 		n := s.Notices[0]
-		if n.ID == "" || len(n.ID) > maxIDBytes || n.Type != notice.Preempt || n.Duration < -time.Second ||
+		if n.ID == "" || len(n.ID) > poll.MaxIDBytes || n.Type != notice.Preempt || n.Duration < -time.Second ||
 			n.Status != notice.Scheduled && n.Status != notice.Started {
 			t.Errorf("%s: %+v", raw, n)
 		}

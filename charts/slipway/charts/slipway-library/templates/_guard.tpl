@@ -146,9 +146,18 @@ spec:
         'this token is of the Slipway agent on node ' + variables.node + ', and changes no other node'
       reason: Forbidden
     {{- end }}
+    {{- if .ownNode }}
+    # An agent on GKE starts a planned maintenance with a label of Google. It removes the label only if it has set it.
+    {{- end }}
     - expression: >-
-        variables.labels.all(k, k.matches(variables.ours) || k in variables.oldLabels && variables.oldLabels[k] == variables.labels[k])
-        && variables.oldLabels.all(k, k.matches(variables.ours) || k in variables.labels)
+        variables.labels.all(k, k.matches(variables.ours) || k in variables.oldLabels && variables.oldLabels[k] == variables.labels[k]
+        {{- if .ownNode }}
+        || k == 'cloud.google.com/perform-maintenance' && variables.labels[k] == 'true'
+        {{- end }})
+        && variables.oldLabels.all(k, k.matches(variables.ours) || k in variables.labels
+        {{- if .ownNode }}
+        || k == 'cloud.google.com/perform-maintenance' && 'gke.slipway.dev/perform-maintenance' in variables.oldAnnotations
+        {{- end }})
       message: {{ .who }} changes no labels but those under slipway.dev{{ .andThose }}
       reason: Forbidden
     - expression: >-

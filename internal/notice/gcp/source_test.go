@@ -1,0 +1,264 @@
+package gcp
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/notice"
+	"github.com/slipway-dev/slipway/internal/notice/poll"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
+)
+
+// metadataServer is a metadata server in memory. It answers a request that waits as soon as the value changes.
+type metadataServer struct {
+	mu       sync.Mutex
+	values   map[string]string // by key; a missing key is 404
+	changed  chan struct{}
+	requests map[string]int
+}
+
+func newMetadataServer() *metadataServer {
+	return &metadataServer{values: map[string]string{"preempted": "FALSE", "maintenance-event": "NONE"}, changed: make(chan struct{}), requests: map[string]int{}}
+}
+
+func (m *metadataServer) set(key, value string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.values[key] = value
+	close(m.changed)
+	m.changed = make(chan struct{})
+}
+
+func (m *metadataServer) get(key string) (value string, found bool, changed <-chan struct{}) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.requests[key]++
+	value, found = m.values[key]
+	return value, found, m.changed
+}
+
+// RoundTrip implements http.RoundTripper.
+func (m *metadataServer) RoundTrip(r *http.Request) (*http.Response, error) {
+	w := httptest.NewRecorder()
+	key := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
+	value, found, changed := m.get(key)
+	if r.URL.Query().Get("last_etag") == "e-"+value {
+		select {
+		case <-changed:
+		case <-time.After(maxWait):
+		case <-r.Context().Done():
+			return nil, r.Context().Err()
+		}
+		m.mu.Lock()
+		value, found = m.values[key]
+		m.mu.Unlock()
+	}
+	if !found {
+		http.NotFound(w, r)
+	} else {
+		w.Header().Set("ETag", "e-"+value)
+		fmt.Fprint(w, value)
+	}
+	response := w.Result()
+	response.Request = r
+	return response, nil
+}
+
+// guarded is the sources of a VM at work, with the notices of all.
+type guarded struct {
+	mu        sync.Mutex
+	snapshots map[string]notice.Snapshot
+	sources   []*Source
+}
+
+func guard(t *testing.T, m *metadataServer) *guarded {
+	t.Helper()
+	sources, err := NewSources(Options{
+		Resource: "vm-1", Leads: poll.Leads{Maintenance: 15 * time.Minute}, Wrap: func(http.RoundTripper) http.RoundTripper { return m },
+	})
+	must.NoError(t, err)
+	g := &guarded{snapshots: map[string]notice.Snapshot{}, sources: sources}
+	ctx, cancel := context.WithCancel(t.Context())
+	var group sync.WaitGroup
+	for _, s := range sources {
+		group.Go(func() {
+			s.Run(ctx, func(snapshot notice.Snapshot) {
+				g.mu.Lock()
+				defer g.mu.Unlock()
+				g.snapshots[s.Name()] = snapshot
+			})
+		})
+	}
+	t.Cleanup(group.Wait)
+	t.Cleanup(cancel)
+	return g
+}
+
+func (g *guarded) snapshot(source string) (notice.Snapshot, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s, ok := g.snapshots[source]
+	return s, ok
+}
+
+func TestChangeIsReadWithoutDelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMetadataServer()
+		g := guard(t, m)
+		for _, after := range []time.Duration{5 * time.Second, 13 * time.Second, time.Hour + 300*time.Millisecond} {
+			time.Sleep(after)
+			for value, count := range map[string]int{"TRUE": 1} {
+				m.set("preempted", value)
+				synctest.Wait()
+				s, _ := g.snapshot(PreemptionSource)
+				check.Is(t, count, len(s.Notices))
+			}
+			m.set("preempted", "FALSE")
+			time.Sleep(2 * time.Second)
+		}
+	})
+}
+
+// TestQuietVMNeedsFewRequests compares with Azure's 600 polls in ten minutes.
+func TestQuietVMNeedsFewRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMetadataServer()
+		g := guard(t, m)
+		time.Sleep(10*time.Minute + time.Second)
+		synctest.Wait()
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		for _, key := range []string{"preempted", "maintenance-event", "upcoming-maintenance"} {
+			if n := m.requests[key]; n < 60 || n > 63 {
+				t.Errorf("%d requests for %s, want one in each 10 s", n, key)
+			}
+		}
+		for _, s := range g.sources {
+			if age := time.Since(s.LastRead()); age > maxWait+time.Second {
+				t.Errorf("%s was read %v ago", s.Name(), age)
+			}
+		}
+	})
+}
+
+// TestVMWithoutPlannedMaintenanceIsReady covers most VMs: the server has no information about the key.
+func TestVMWithoutPlannedMaintenanceIsReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := guard(t, newMetadataServer())
+		time.Sleep(maxWait + time.Second)
+		check.Is(t, false, g.sources[2].LastRead().IsZero())
+		if s, emitted := g.snapshot(PlannedSource); emitted {
+			t.Errorf("a missing key proves something: %+v", s)
+		}
+	})
+}
+
+func planned(start time.Time, status string) string {
+	return fmt.Sprintf(`{"can_reschedule":"true","maintenance_status":%q,"window_start_time":%q}`, status, start.UTC().Format(time.RFC3339))
+}
+
+func TestPlannedMaintenanceIsEmittedAtItsLead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMetadataServer()
+		m.set("upcoming-maintenance", planned(time.Now().Add(14*24*time.Hour), "PENDING"))
+		g := guard(t, m)
+		time.Sleep(time.Hour)
+		start := time.Now().Add(time.Hour) // a user moves it
+		m.set("upcoming-maintenance", planned(start, "PENDING"))
+		time.Sleep(time.Until(start) - 15*time.Minute - time.Second)
+		synctest.Wait()
+		s, _ := g.snapshot(PlannedSource)
+		if len(s.Notices) != 0 || len(s.Planned) != 1 || !s.Planned[0].NotBefore.Equal(start) {
+			t.Errorf("before the lead: %+v", s)
+		}
+		time.Sleep(maxWait + 2*time.Second)
+		if s, _ = g.snapshot(PlannedSource); len(s.Notices) != 1 || s.Notices[0].Type != notice.Redeploy {
+			t.Errorf("after the lead: %+v", s)
+		}
+		m.set("upcoming-maintenance", planned(start, "COMPLETE"))
+		time.Sleep(2 * time.Second)
+		s, _ = g.snapshot(PlannedSource)
+		check.Is(t, true, s.HasEnded(plannedID))
+	})
+}
+
+func TestMaintenanceOfGPUHasItsPlannedTime(t *testing.T) {
+	for _, tc := range []struct {
+		name      string
+		startsIn  time.Duration
+		value     string
+		kind      notice.Type
+		hasTime   bool
+		migration bool
+	}{
+		{"GPU", 58 * time.Minute, "TERMINATE_ON_HOST_MAINTENANCE", notice.Redeploy, true, false},
+		{"another maintenance in a week", 7 * 24 * time.Hour, "TERMINATE_ON_HOST_MAINTENANCE", notice.Redeploy, false, false},
+		{"plan of the past", -time.Hour, "TERMINATE_ON_HOST_MAINTENANCE", notice.Redeploy, false, false},
+		{"live migration", 58 * time.Minute, "MIGRATE_ON_HOST_MAINTENANCE", notice.Freeze, false, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newMetadataServer()
+				start := time.Now().Add(tc.startsIn)
+				m.set("upcoming-maintenance", planned(start, "PENDING"))
+				g := guard(t, m)
+				time.Sleep(2 * time.Second)
+				m.set("maintenance-event", tc.value)
+				synctest.Wait()
+				s, _ := g.snapshot(MaintenanceSource)
+				if len(s.Notices) != 1 {
+					t.Fatalf("got %+v", s)
+				}
+				n := s.Notices[0]
+				if n.Type != tc.kind || n.LiveMigration != tc.migration || n.NoticePeriod != time.Minute || n.NotBefore.Equal(start) != tc.hasTime || n.NotBefore.IsZero() == tc.hasTime {
+					t.Errorf("got %+v, planned for %v", n, start)
+				}
+			})
+		})
+	}
+}
+
+func TestI10BadOptionsAreNamedWithTheirValue(t *testing.T) {
+	for says, o := range map[string]Options{
+		"resource name: is empty": {},
+		"timeout: -1s":            {Resource: "vm-1", Timeout: -time.Second},
+		"poll interval: -1s":      {Resource: "vm-1", Interval: -time.Second},
+		`endpoint: "ftp://x"`:     {Resource: "vm-1", Endpoint: "ftp://x"},
+		`endpoint: "http://x?y"`:  {Resource: "vm-1", Endpoint: "http://x?y"},
+		`endpoint: "http://"`:     {Resource: "vm-1", Endpoint: "http://"},
+	} {
+		check.ErrorContains(t, check.Err(NewSources(o)), says)
+	}
+}
+
+func TestPlannedMaintenanceIsReadInEverySpelling(t *testing.T) {
+	at := time.Date(2026, 12, 1, 19, 0, 1, 0, time.UTC)
+	for body, want := range map[string]*plannedMaintenance{
+		`{ }`:    nil,
+		`NONE`:   nil,
+		`"NONE"`: nil,
+		`{"maintenance_status":"COMPLETE","window_start_time":"2026-12-01T19:00:01Z"}`:                                             nil,
+		`{"maintenance_status":"PENDING","window_start_time":"2026-12-01T19:00:01Z"}`:                                              {Start: at},
+		`{"Upcoming maintenance": {"maintenance_status":"PENDING","window_start_time":"2026-12-01T19:00:01Z"}}`:                    {Start: at},
+		`{"canReschedule":false,"maintenanceStatus":"PENDING","windowStartTime":"2026-12-01T20:00:01+01:00"}`:                      {Start: at, Fixed: true},
+		`{"can_reschedule":"FALSE","maintenance_status":"ONGOING","window_start_time":"1796151601","maintenance_reasons":["A",7]}`: {Start: at, Fixed: true, Ongoing: true, Reasons: "A"},
+	} {
+		got, err := parsePlannedMaintenance("key", body)
+		must.NoError(t, err)
+		check.Equal(t, want, got)
+	}
+	for body, says := range map[string]string{
+		``: `want JSON`, `[]`: "want an object", `{"a":"b"}`: "want an object with window_start_time", `7`: "want an object",
+		`{ "error": "no notifications have been received yet, try again later" }`: "no information",
+	} {
+		check.ErrorContains(t, check.Err(parsePlannedMaintenance("key", body)), says)
+	}
+}
