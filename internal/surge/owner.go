@@ -240,6 +240,17 @@ func (s *Surger) listSiblings(ctx context.Context, pod *kubeapi.Pod, rs *kubeapi
 	return out, nil
 }
 
+// countReadyBeside counts the ready pods except for the one with the given UID.
+func countReadyBeside(pods []podState, uid string) int {
+	n := 0
+	for _, p := range pods {
+		if p.isActive() && p.ready && p.uid != uid {
+			n++
+		}
+	}
+	return n
+}
+
 // countReadyElsewhere counts the ready pods on other nodes.
 func countReadyElsewhere(pods []podState, node string) int {
 	n := 0

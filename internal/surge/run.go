@@ -44,6 +44,8 @@ type surgeRun struct {
 	lost    <-chan struct{} // closed once another process may have the record
 	pods    *podWatch
 	before  map[string]bool // UIDs of the pods before the raise
+	// readyBefore is how many of them were Ready.
+	readyBefore int
 
 	raised bool // a request that may have raised the size was sent
 	// unanswered is the resourceVersion of such a request without a clear answer.
@@ -192,6 +194,7 @@ func (x *surgeRun) plan(ctx context.Context) (*record, error) {
 	for _, p := range siblings {
 		x.before[p.uid] = true
 	}
+	x.readyBefore = countReadyBeside(siblings, "")
 	return r, nil
 }
 
@@ -437,7 +440,7 @@ func (x *surgeRun) remove(ctx context.Context) error {
 				return err
 			}
 			if !safe {
-				x.askForEviction(detail)
+				x.askForEviction(pods, detail)
 			}
 			if x.lowered {
 				continue
@@ -448,12 +451,15 @@ func (x *surgeRun) remove(ctx context.Context) error {
 				if !x.record.Target.isScaler() {
 					return refuse(ReasonOtherPodRemoved, "the pod was not removed within %s after the size was lowered", removalWait)
 				}
-				x.askForEviction(fmt.Sprintf("the autoscaler has not lowered the size within %s", removalWait))
+				x.askForEviction(pods, fmt.Sprintf("the autoscaler has not lowered the size within %s", removalWait))
 				next = now.Add(ownerInterval)
 			}
 		}
 		if !x.evictableAt.IsZero() && now.Sub(x.evictableAt) > evictionWait {
 			return refuse(ReasonNotEvicted, "the pod was not evicted within %s", evictionWait)
+		}
+		if x.evictableAt.IsZero() && now.Sub(x.raisedAt) > readyWait {
+			return refuse(ReasonNotReadyInTime, "too few pods are Ready after %s", readyWait)
 		}
 		if err := x.await(ctx, next); err != nil {
 			return err
@@ -461,8 +467,12 @@ func (x *surgeRun) remove(ctx context.Context) error {
 	}
 }
 
-// askForEviction tells the caller to evict the pod.
-func (x *surgeRun) askForEviction(detail string) {
+// askForEviction tells the caller to evict the pod, if as many pods then stay Ready as before the raise.
+func (x *surgeRun) askForEviction(pods []podState, detail string) {
+	if ready := countReadyBeside(pods, x.request.Pod.UID); ready < min(x.readyBefore, int(x.record.To-1)) {
+		x.report(AwaitingReady, x.successor.name, fmt.Sprintf("%d other pods are Ready, and %d were: %s", ready, x.readyBefore, detail))
+		return
+	}
 	if x.evictableAt.IsZero() {
 		x.evictableAt = time.Now()
 	}

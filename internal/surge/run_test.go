@@ -262,6 +262,21 @@ func TestEvictionIsAskedForWhileSuccessorIsReady(t *testing.T) {
 	})
 }
 
+func TestNoEvictionIsAskedForWithTooFewReadyPods(t *testing.T) {
+	simulate(t, func(t *testing.T) *cluster { return newCluster(t, 3) }, func(t *testing.T, ctx context.Context, c *cluster) {
+		p := c.newProcess(ctx, "n1/1")
+		time.AfterFunc(10*time.Second, func() { c.evict("web-1-2") }) // another client does
+		r := c.request(startDecision(), time.Time{})
+		r.OnProgress = func(p Progress) { check.Not(t, p.Step == Evictable, "%+v", p) }
+		result := p.Run(ctx, r)
+		check.Not(t, !result.PodLeft, "result %+v", result)
+		time.Sleep(time.Minute)
+		check.Is(t, "", c.findI11Violation())
+		ready, _ := c.leastCounts()
+		check.Is(t, 2, ready)
+	})
+}
+
 // variant is one application of the tests below.
 func variant(t *testing.T, n int) *cluster {
 	size := int32(1)

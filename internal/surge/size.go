@@ -51,8 +51,8 @@ type sizeState struct {
 	workload        *kubeapi.Workload // the target, unless it is an autoscaler
 }
 
-// isOurs reports whether the field has the value, and no other client has set it since Slipway did. An object
-// without managedFields for the field counts as ours: then no other client claims the value.
+// isOurs reports whether the field has the value, and Slipway is its only manager. A field without managers counts as
+// ours, because no client claims its value.
 func (z sizeState) isOurs(value int32) bool {
 	return z.value != nil && *z.value == value && len(z.otherManagers()) == 0
 }
@@ -135,7 +135,7 @@ func (s *Surger) writeSize(ctx context.Context, t sizeTarget, resourceVersion st
 	return nil
 }
 
-// lower takes back the raise of a record, if the field still has the raised value and no other client has set it. It
+// lower takes back the raise of a record, if the field still has the raised value and Slipway is its only manager. It
 // retries until the object has answered or ctx ends. changedBy names the client that set another value, if any.
 func (s *Surger) lower(ctx context.Context, r *record) (changedBy string, last sizeState, err error) {
 	for {

@@ -60,8 +60,6 @@ type Adapter struct {
 	// Essential lists the paths of JSON fields without which the service's document says nothing, such as "Events[0].Type".
 	// If one is missing or wrong, the announcement must stay unknown. With any other damage it must become a notice.
 	Essential []string
-	// Exempt reports whether a request is never broken, such as one for a session token. Nil exempts none.
-	Exempt func(r *http.Request) bool
 	// NoClock means that the service does not tell its time.
 	NoClock bool
 	// AbsentIsNone means that a 404 says that there is no announcement.
@@ -136,7 +134,7 @@ func (s *service) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := r.Context().Err(); err != nil {
 		return nil, err
 	}
-	if f != nil && (s.adapter.Exempt == nil || !s.adapter.Exempt(r)) {
+	if f != nil {
 		return f(r, healthy)
 	}
 	response := healthy()
