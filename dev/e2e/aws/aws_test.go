@@ -136,3 +136,23 @@ func TestHookIsCompletedAfterTheDrainAndHeldBefore(t *testing.T) {
 		}
 	}
 }
+
+func TestI8RestartedAgentCompletesTheHook(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "asg-restart")
+	f.runPods(2, "5")
+	group := aws.StartAutoScaling("workers", aws.LifecycleHook{Name: "drain", Timeout: 30 * time.Second})
+	t.Cleanup(group.Close)
+	group.Join(f.Instance)
+	flags := []string{"--asg-endpoint=" + group.URL(), "--asg-hook-timeout=60s"}
+	a := f.agent(flags...)
+	group.Terminate(f.Instance)
+	f.awaitEvent("Draining")
+	f.check(a.KillIfAlive())
+	f.agent(flags...)
+	f.check(testbed.PollUntil(f.ctx, "the hook is completed", func() bool { return group.Result(f.Instance.ID) != "" }))
+	f.awaitPods(0)
+	if got := group.Result(f.Instance.ID); got != "CONTINUE" || len(group.Calls("CompleteLifecycleAction")) != 1 {
+		t.Errorf("the hook ended with %s after %d completions, want one CONTINUE", got, len(group.Calls("CompleteLifecycleAction")))
+	}
+}

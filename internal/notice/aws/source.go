@@ -99,7 +99,8 @@ func NewSource(o SourceOptions) (*Source, error) {
 	s.asg = &asgReader{pathReader: base, hook: o.Hook, hookTimeout: o.HookTimeout}
 	s.events = &eventReader{pathReader: base, planner: poll.NewPlanner(o.Leads)}
 	s.hint, s.spot = &rebalanceReader{pathReader: base}, &spotReader{pathReader: base}
-	for _, p := range []struct {
+	// The paths are polled at different times, so that one connection is enough for all.
+	for i, p := range []struct {
 		reader  reader
 		every   time.Duration // in polls of the Spot notice
 		backoff time.Duration
@@ -110,7 +111,7 @@ func NewSource(o SourceOptions) (*Source, error) {
 		{s.events, 10, maxBackoff},
 	} {
 		source, err := poll.NewSource(poll.Options{
-			Name: SourceName, Read: p.reader.read, Interval: p.every * o.Interval, MaxBackoff: p.backoff, MaxRetryAfter: p.backoff,
+			Name: SourceName, Read: p.reader.read, Interval: p.every * o.Interval, Delay: time.Duration(i) * o.Interval / 4, MaxBackoff: p.backoff, MaxRetryAfter: p.backoff,
 			ClockAhead: o.Client.ClockAhead, Observer: o.Observer, Log: o.Log,
 		})
 		if err != nil {

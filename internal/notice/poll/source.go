@@ -44,6 +44,8 @@ type Options struct {
 	Read ReadFunc
 	// Interval is the time from the start of one poll to the start of the next.
 	Interval time.Duration
+	// Delay is the time until the first poll.
+	Delay time.Duration
 	// MaxRetryAfter limits how long the service can delay polls; 0 is DefaultMaxRetryAfter.
 	MaxRetryAfter time.Duration
 	// MaxBackoff, if it is more than Interval, doubles the pause after each failed poll, up to this pause.
@@ -111,9 +113,9 @@ func (s *Source) RequestPoll() {
 // Polls have a fixed schedule, from start to start. Polls that a slow response delays are skipped.
 func (s *Source) Run(ctx context.Context, emit func(notice.Snapshot)) {
 	poll := poller{source: s, emit: emit, failure: FailureLog{Source: s.options.Name}}
-	timer := time.NewTimer(0)
+	timer := time.NewTimer(s.options.Delay)
 	defer timer.Stop()
-	due := time.Now()
+	due := time.Now().Add(s.options.Delay)
 	var earliest time.Time // earliest time of a requested poll
 	for {
 		select {
