@@ -112,7 +112,7 @@ func (f *drainFlags) addFlags(cmd *cobra.Command) {
 	fs.StringVar(&f.evictionRequests, "eviction-requests", config.EvictionRequestsAuto, config.EvictionRequestsUsage)
 	fs.BoolVar(&f.waitDetach, "wait-for-detach", false, "also wait until the pods' volumes are detached")
 	fs.StringVarP(&f.output, "output", "o", "", `"json" prints the drain report`)
-	f.surge.addFlags(fs, "start the successor of a pod first, if the pod cannot be spared: never, annotated (only for pods with the annotation slipway.dev/surge) or always")
+	f.surge.addFlags(fs, "start the successor of a pod first, if the pod is the last ready one of its owner, or if its PDB never allows an eviction: never, annotated or always")
 	_ = fs.MarkHidden("chunk-size")
 	f.kube.addFlags(fs)
 }

@@ -50,7 +50,7 @@ func TestDrainPrintsEachStepOfASurge(t *testing.T) {
 		c.runPod("web", "n")
 		r := c.runDrain(t.Context(), "n")
 		check.Is(t, 0, r.code, r.out, r.stderr)
-		check.Contains(t, r.stderr, "n: waiting for shop/web: surge: awaiting-ready of shop/web-2: starts on node other\n")
+		check.Contains(t, r.stderr, "n: waiting for shop/web: surge: awaiting-ready, successor shop/web-2: starts on node other\n")
 		check.Contains(t, r.out, "1 after their successor was ready (10s of service gained)",
 			"shop/web: successor needed: no other pod of Deployment shop/web is ready; successor shop/web-2 is ready\n")
 	})

@@ -104,7 +104,7 @@ type Options struct {
 	Approvers map[string]Approver
 	Volumes   drain.VolumeAPI
 	Surger    Surger // starts successors of pods before they leave; nil starts none
-	// EvictionRequests asks the responders of a pod before its eviction; nil asks nobody.
+	// EvictionRequests asks the responders of a pod before its eviction; nil asks none.
 	EvictionRequests drain.EvictionRequestAPI
 	Policy           NoticePolicy
 	DeadlineMargin   time.Duration

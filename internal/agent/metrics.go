@@ -8,6 +8,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice"
 	"github.com/slipway-dev/slipway/internal/notice/poll"
 	"github.com/slipway-dev/slipway/internal/observe"
+	"github.com/slipway-dev/slipway/internal/surge"
 )
 
 // Metrics holds the agent's metrics. Every label combination of a counter exists from the start with the value 0. So a
@@ -97,7 +98,12 @@ func NewMetrics(r *observe.Registry) *Metrics {
 	for _, o := range drain.Outcomes() {
 		m.drains.With(string(o))
 	}
-	m.surges.With(surgeSucceeded)
+	for _, result := range append([]string{surgeSucceeded}, surge.FailureReasons...) {
+		m.surges.With(result)
+	}
+	for _, reason := range surge.RefusalReasons {
+		m.surgeRefusals.With(reason)
+	}
 	for _, e := range []drain.PodEnd{drain.Stopped, drain.Killed, drain.Vanished} {
 		m.podEnds.With(string(e))
 	}

@@ -124,7 +124,8 @@ func listSurgeRights() []Permission {
 	return changeRights(slices.Concat(
 		newRights("apps", "deployments", "get", owner), newRights("apps", "replicasets", "get", owner),
 		newRights("apps", "deployments/scale", "update", size), newRights("apps", "replicasets/scale", "update", size),
-		newRights("autoscaling", "horizontalpodautoscalers", "get list patch", size),
+		newRights("argoproj.io", "rollouts", "get", owner), newRights("argoproj.io", "rollouts/scale", "update", size),
+		newRights("autoscaling", "horizontalpodautoscalers", "get list patch", size), newRights("keda.sh", "scaledobjects", "get patch", size),
 		newRights("", "pods", "get patch", "--surge: to set the deletion cost of a pod"),
 		newRights("discovery.k8s.io", "endpointslices", "list", "--surge: to wait until the successor gets traffic"),
 		newRights("", "persistentvolumeclaims", "get", "--surge: to find volumes that only one node can use"),

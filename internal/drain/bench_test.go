@@ -66,7 +66,7 @@ func BenchmarkWatchEvent(b *testing.B) {
 				d.startedAt, d.deadlineSince = now, now
 				var pods []kubeapi.Pod
 				for i := range n {
-					p := s.addPod(fmt.Sprintf("web-%d", i), inNamespace(fmt.Sprintf("team-%d", i%20)), withGrace(time.Duration(i%7)*time.Minute))
+					p := s.addPod(fmt.Sprintf("web-%d", i), inNamespace(fmt.Sprintf("team-%d", i%20)), withGrace(time.Duration(i%7)*time.Minute), withOwnerUID(fmt.Sprint(i)))
 					pods = append(pods, p.Pod)
 				}
 				d.replacePods(pods, now)
@@ -88,7 +88,7 @@ func BenchmarkWatchEvent(b *testing.B) {
 					d.reportProgress()
 					i++
 				}
-				if len(d.pods) != n || d.evictions.inFlight != 32 {
+				if len(d.pods) != n || d.evictions.inFlight != initialConcurrency {
 					b.Fatalf("%d pods, %d requests in flight", len(d.pods), d.evictions.inFlight)
 				}
 			})

@@ -123,8 +123,8 @@ func (d *Drain) Run(ctx context.Context) (Report, error) {
 	endedAt := time.Now()
 	stop()
 	d.background.Wait()
+	d.withdrawEvictionRequests() // first, so that the responders stop soon
 	d.awaitRestores()
-	d.withdrawEvictionRequests()
 	d.processInbox() // answers that arrived while the drain ended
 	report := d.newReport(outcome)
 	report.EndedAt = endedAt
@@ -397,7 +397,7 @@ func (d *Drain) advanceRemovals(ctx context.Context, now time.Time) (next time.T
 	d.queueLengths, d.evictions.waitingNamespaces, d.deletions.waitingNamespaces = nil, nil, nil
 	next = earlierNonZero(next, d.startFinalListIfEmpty(ctx, now))
 	next = earlierNonZero(next, d.startVolumePollIfDue(ctx, now))
-	next = earlierNonZero(next, d.nextRestoreCheck())
+	next = earlierNonZero(next, d.nextRestoreCheck(now))
 	next = earlierNonZero(next, d.syncEvictionRequests(now))
 	open := d.waveStartTimes(now)
 	for _, p := range pods {

@@ -19,8 +19,8 @@ import (
 )
 
 // A pod may name responders in spec.evictionResponders. The drain then creates an EvictionRequest for the pod (KEP-4563,
-// Kubernetes 1.37) and waits until a responder has removed the pod. It evicts the pod itself if nobody answers, if the
-// request fails, or if the time to wait is over. The request stays until the pod is gone, and is deleted on every exit.
+// Kubernetes 1.37) and waits until a responder has removed the pod. It evicts the pod itself if it gets no answer, if
+// the request fails, or if the time to wait is over. The request stays until the pod is gone, and is deleted on every exit.
 // Pods without responders cost no request.
 
 // EvictionRequestAPI lists the requests that the drain sends for EvictionRequests. *kubeapi.Client implements it.
@@ -74,11 +74,11 @@ const (
 	RequestRejected EvictionFallback = "rejected"
 	// RequestDeleted: another client has deleted the EvictionRequest twice.
 	RequestDeleted EvictionFallback = "deleted"
-	// NoController: nobody has processed the EvictionRequest within controllerWait.
+	// NoController: no controller has processed the EvictionRequest within controllerWait.
 	NoController EvictionFallback = "no-controller"
 	// NoResponder: the active responder has not answered within responderWait.
 	NoResponder EvictionFallback = "no-answer"
-	// ResponderSilent: neither the responder nor the controller has written anything within silenceWait.
+	// ResponderSilent: responder and controller have written nothing within silenceWait.
 	ResponderSilent EvictionFallback = "silent"
 	// RequestFailed: the controller has set the condition Failed.
 	RequestFailed EvictionFallback = "failed"
@@ -93,7 +93,7 @@ type EvictionRequestReport struct {
 	Name string `json:"name,omitempty"`
 	// RequestedAt is when the API server has accepted the EvictionRequest. Zero means never.
 	RequestedAt time.Time `json:"requestedAt,omitzero"`
-	// Responders are in the order in which they are asked.
+	// Responders are sorted by priority, the highest first. They are asked in this order.
 	Responders []ResponderReport `json:"responders"`
 	// Fallback is why the drain used the eviction API itself. It is empty if the drain did not.
 	Fallback       EvictionFallback `json:"fallback,omitempty"`
@@ -190,9 +190,10 @@ func (d *Drain) awaitResponders(ctx context.Context, p *podState, now time.Time)
 	return true, checkAt
 }
 
-// hasResponders reports whether the drain asks somebody before it evicts the pod.
+// hasResponders reports whether the drain asks responders before it evicts the pod. It asks none for a pod of a group,
+// because they might evict it alone.
 func (d *Drain) hasResponders(p *podState) bool {
-	return len(p.pod.Spec.EvictionResponders) > 0 && d.options.EvictionRequests != nil && !d.options.DisableEviction &&
+	return len(p.pod.Spec.EvictionResponders) > 0 && d.options.EvictionRequests != nil && !d.options.DisableEviction && p.group.IsZero() &&
 		p.pod.Status.Phase != "Succeeded" && p.pod.Status.Phase != "Failed"
 }
 
@@ -445,7 +446,7 @@ func (d *Drain) recordEvictionRequestAnswer(q *evictionRequests, r *evictionRequ
 }
 
 // watchEvictions starts to watch the Evictions of a namespace. They show what the responders answer. Without the
-// permission, nobody answers.
+// permission, the drain sees no answer.
 func (d *Drain) watchEvictions(namespace string) {
 	q := d.requests
 	if q.watchedNamespaces[namespace] {
@@ -496,7 +497,7 @@ func (r *evictionRequest) updateEviction(e *kubeapi.Eviction, now time.Time) {
 	}
 }
 
-// hasController reports whether somebody has processed the request.
+// hasController reports whether a controller has processed the request.
 func (r *evictionRequest) hasController() bool {
 	return r.eviction != nil || r.object != nil && (r.object.Status.ObservedGeneration > 0 || len(r.object.Status.Conditions) > 0)
 }
@@ -557,7 +558,7 @@ func (r *evictionRequest) isOpen() bool { return r.sending || r.mayExist }
 // releaseEvictionRequest takes the next step to remove a request: it withdraws the request, waits until the controller has
 // cancelled its responders, and deletes it. It returns when to call it again; zero means after the next event.
 func (d *Drain) releaseEvictionRequest(r *evictionRequest, now time.Time) (retryAt time.Time) {
-	api, p := d.options.EvictionRequests, &r.pod.pod
+	api, namespace, name := d.options.EvictionRequests, r.pod.pod.Namespace, r.name() // requests run in the background
 	switch {
 	case r.sending || !r.isOpen():
 		return time.Time{}
@@ -566,14 +567,14 @@ func (d *Drain) releaseEvictionRequest(r *evictionRequest, now time.Time) (retry
 	}
 	isFinal := r.pod.gone || r.pod.isTerminating() || !r.hasController() || hasFailed(r.object)
 	send := func(ctx context.Context) error {
-		return api.DeleteEvictionRequest(ctx, p.Namespace, requestName(p.UID))
+		return api.DeleteEvictionRequest(ctx, namespace, name)
 	}
 	recordSuccess := func(time.Time) { r.mayExist = false }
 	switch {
 	case isFinal:
 	case r.withdrawnAt.IsZero():
 		send = func(ctx context.Context) error {
-			return api.SetEvictionRequestIntent(ctx, p.Namespace, requestName(p.UID), kubeapi.IntentWithdrawn)
+			return api.SetEvictionRequestIntent(ctx, namespace, name, kubeapi.IntentWithdrawn)
 		}
 		recordSuccess = func(answered time.Time) { r.withdrawnAt = answered }
 	case now.Before(r.withdrawnAt.Add(cancelWait)):

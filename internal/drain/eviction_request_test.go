@@ -241,7 +241,7 @@ func (l *lifecycleSim) CreateEvictionRequest(ctx context.Context, r kubeapi.Evic
 	})
 }
 
-// cancel is what the controller does when nobody wants the eviction any more.
+// cancel is what the controller does when no request for the pod is left.
 func (l *lifecycleSim) cancel(name, pod string) {
 	l.stopResponders(pod)
 	if _, is := l.evictions[pod]; !is {

@@ -32,19 +32,19 @@ type groupKey struct {
 //
 // The pods of a group lose their work together. So the drain requests all of them or none, after the other pods of their
 // wave. It first sends the evictions as dry runs. A dry run does not count against a PDB, so the drain also reads the PDBs
-// and counts the pods. With a deadline, the pods go like all others once the first of them has to be deleted. Pods on other
-// nodes are not touched: the group's controller restarts them.
+// and counts the pods. With a deadline, the pods are removed like all others once the first of them has to be deleted. Pods
+// on other nodes are not touched: the group's controller restarts them.
 type groupState struct {
 	groupKey
 
 	members  []*podState // the held pods, decided anew in each step
 	checking bool        // the dry runs are in flight
-	// suspect is the pod whose dry run failed last. It is tried alone, before all pods are.
-	suspect *podState
+	// lastDenied is the pod with the last failed dry run. It is tried alone first.
+	lastDenied *podState
 	// earliestAt is when the next dry runs may be sent, and retryAt when they are sent if no PDB blocks the group.
 	earliestAt, retryAt time.Time
 	pause               time.Duration
-	// releaseAt is when the pods go like all others, because of the deadline; zero is never.
+	// releaseAt is when the pods are removed like all others, because of the deadline; zero is never.
 	releaseAt time.Time
 
 	mode         kubeapi.DisruptionMode // of a PodGroup; all for other groups
@@ -62,8 +62,8 @@ func (g *groupState) String() string {
 	return fmt.Sprintf("%s (counts as disruptionMode all, because it cannot be read: %s)", g.Group, g.modeProblem)
 }
 
-// findGroup returns the group of a pod whose members lose their work together. A PodGroup that allows the disruption of
-// single pods is none.
+// findGroup returns the group of a pod. A PodGroup with the mode single does not count, because its pods do not lose their
+// work together.
 func (d *Drain) findGroup(f *podrules.Facts, p *kubeapi.Pod) podrules.Group {
 	if g := d.groups[groupKey{p.Namespace, f.Group}]; g != nil && g.mode == kubeapi.DisruptionModeSingle {
 		return podrules.FindGroup(p.Labels, "")
@@ -147,8 +147,8 @@ func (d *Drain) collectGroups() (held []*groupState) {
 	return held
 }
 
-// groupReleaseTime returns when the pods of a group go like all others: a little before the first forced deletion of one of
-// them, as for the write of its condition. It is zero without a deadline.
+// groupReleaseTime returns when the pods of a group are removed like all others. It is conditionLead before the first forced
+// deletion of one of them, because the condition is written then. It is zero without a deadline.
 func (d *Drain) groupReleaseTime(g *groupState) (at time.Time) {
 	if !d.terms.HasDeadline() {
 		return time.Time{}
@@ -221,13 +221,15 @@ func (d *Drain) recordMode(g *groupState, mode kubeapi.DisruptionMode, err error
 // again; zero means after the next event.
 func (d *Drain) tryReleaseGroup(ctx context.Context, p *podState, now time.Time) (retryAt time.Time) {
 	g := d.getOrAddGroup(p)
+	if p != g.members[0] || g.checking { // one attempt for all pods
+		return time.Time{}
+	}
+	if before := d.findEarlierWaitingPod(g, p.wave); before != nil {
+		g.block(ObstacleQueued, fmt.Sprintf("the drain asks for the pods of %s last, and has not evicted pod %s yet", g, before.name()), now)
+		return time.Time{}
+	}
 	tracker := d.trackerFor(d.groupMethod())
 	switch {
-	case p != g.members[0] || g.checking: // one attempt for all pods
-		return time.Time{}
-	case d.hasEarlierPodsWaiting(g, p.wave):
-		g.block(ObstacleQueued, "the drain asks for the pods of "+g.String()+" last", now)
-		return time.Time{}
 	case !g.modeAnswered && g.mode == kubeapi.DisruptionModeUnknown:
 		g.block(ObstacleQueued, "the disruptionMode of "+g.String()+" is being read", now)
 		return time.Time{}
@@ -265,12 +267,16 @@ func (d *Drain) groupMethod() RemovalMethod {
 	return Evicted
 }
 
-// hasEarlierPodsWaiting reports whether other pods of the wave or of an earlier one still wait: pods without a group, and
-// pods of a group that was released and may have a PDB in common with this one.
-func (d *Drain) hasEarlierPodsWaiting(g *groupState, wave int) bool {
-	return d.hasPod(func(p *podState) bool {
+// findEarlierWaitingPod returns a waiting pod of the wave or of an earlier one that comes before the group: a pod without a
+// group, or a pod of a group that was released and may have a PDB in common with this one. It returns nil without one.
+func (d *Drain) findEarlierWaitingPod(g *groupState, wave int) *podState {
+	i := slices.IndexFunc(d.podsByName, func(p *podState) bool {
 		return p.isWaiting() && p.wave <= wave && (p.group.IsZero() || p.groupReleased && p.pod.Namespace == g.namespace)
 	})
+	if i < 0 {
+		return nil
+	}
+	return d.podsByName[i]
 }
 
 // block records one obstacle for all held pods of the group.
@@ -281,7 +287,7 @@ func (g *groupState) block(reason ObstacleKind, detail string, now time.Time) {
 }
 
 // findShortWatchedPDB returns a PDB that does not allow the eviction of all pods of a group, by the last status that the
-// drain has seen. It returns nil without one, or if the PDBs are unknown.
+// drain has seen. It returns nil if there is none, or if the PDBs are unknown.
 func (d *Drain) findShortWatchedPDB(g *groupState) *shortPDB {
 	if ns := d.pdbs.namespaces[g.namespace]; ns != nil && ns.known {
 		return d.findShortPDB(g.members, ns)
@@ -324,8 +330,8 @@ func (d *Drain) findShortPDB(pods []*podState, ns *namespacePDBs) *shortPDB {
 // startGroupCheck reads the PDBs and sends the dry runs for all pods of a group. If all are allowed, the group is released.
 func (d *Drain) startGroupCheck(ctx context.Context, g *groupState, now time.Time) {
 	method, pods := d.groupMethod(), slices.Clone(g.members)
-	if slices.Contains(pods, g.suspect) {
-		pods = []*podState{g.suspect}
+	if slices.Contains(pods, g.lastDenied) {
+		pods = []*podState{g.lastDenied}
 	}
 	inFlight := min(len(pods), d.options.MaxInFlight)
 	tracker := d.trackerFor(method)
@@ -397,9 +403,9 @@ func (d *Drain) recordGroupCheck(ctx context.Context, g *groupState, checked []*
 			blocked = append(blocked, p)
 		}
 	}
-	g.suspect = nil
+	g.lastDenied = nil
 	if len(blocked) > 0 {
-		g.suspect = blocked[0]
+		g.lastDenied = blocked[0]
 	}
 	d.collectGroups()
 	unchecked := func(p *podState) bool { return !slices.Contains(checked, p) }
@@ -481,7 +487,7 @@ func (d *Drain) readGroupsOfWaitingPods(ctx context.Context, now time.Time) (pro
 			problems = append(problems, fmt.Sprintf("namespace %s: %s", g.namespace, g))
 		}
 	}
-	d.collectGroups() // PodGroups whose pods are single are none
+	d.collectGroups() // a PodGroup with the mode single does not count
 	return problems
 }
 

@@ -59,6 +59,8 @@ func TestGroupIsEvictedTogetherAfterOtherPods(t *testing.T) {
 		}
 		check.Not(t, !at[0].Equal(at[1]) || !at[1].Equal(at[2]), "not requested at once: %v", at)
 		check.Is(t, "", podReportOf(t, r, late).Group)
+		waited := podReportOf(t, r, members[0]).Delays[0]
+		check.Not(t, waited.Reason != ObstacleQueued || !strings.Contains(waited.Detail, "shop/late"), "%+v", waited)
 	})
 }
 
@@ -221,6 +223,21 @@ func TestFinishedMemberHoldsNoGroup(t *testing.T) {
 		_, err := runDrain(t, s, Options{TimeLimits: timeoutIn(time.Minute)})
 		check.ErrorContains(t, err, "llm-0-1")
 		check.Is(t, 1, len(s.findRealRequests("evict", finished)))
+	})
+}
+
+func TestGroupAsksNoResponderAndDoesNotSurge(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		surger, responders := newFakeSurger(s), newLifecycleSim(s, nil)
+		s.addPods(2, "llm-0-%d", inReplica("0"), withResponders("example.com/mover"))
+		o := Options{TimeLimits: timeoutIn(time.Minute), Surger: surger, EvictionRequests: responders}
+		r, err := runDrain(t, s, o)
+		must.NoError(t, err)
+		check.Is(t, 0, len(surger.decisionsAbout("llm-0-0")))
+		check.Is(t, 0, responders.countCalls("create"))
+		for _, p := range r.Pods {
+			check.Not(t, p.Surge != nil || p.EvictionRequest != nil || p.Removal != Evicted, "%+v", p)
+		}
 	})
 }
 

@@ -137,9 +137,9 @@ type surgeRun struct {
 }
 
 // newSurge returns a surge that is not decided yet. By cheap facts, it returns nil if the pod cannot surge. Otherwise the
-// Surger decides.
+// Surger decides. A pod of a group does not surge, because it leaves together with the others.
 func (d *Drain) newSurge(p *podState) *podSurge {
-	if d.options.Surger == nil || d.options.DisableEviction || isExemptFromPDBs(&p.pod) {
+	if d.options.Surger == nil || d.options.DisableEviction || !p.group.IsZero() || isExemptFromPDBs(&p.pod) {
 		return nil
 	}
 	if c := fromkubeapi.FindController(&p.pod); c != nil && c.Kind == "ReplicaSet" {
@@ -312,7 +312,7 @@ func (d *Drain) startSurge(ctx context.Context, p *podState, now time.Time) {
 func describeSurge(p surge.Progress) string {
 	text := string(p.Step)
 	if p.Successor != "" {
-		text += " of " + p.Successor
+		text += ", successor " + p.Successor
 	}
 	if p.Detail != "" {
 		text += ": " + p.Detail
@@ -329,8 +329,8 @@ func (d *Drain) recordSurgeProgress(p *podState, run *surgeRun, progress surge.P
 	d.attributeToSurge(p, now)
 }
 
-// recordSurgeResult records the end of a surge. If the pod has not left, the drain goes on as without a surge, and the
-// report keeps the reason.
+// recordSurgeResult records the end of a surge. If the pod has not left, the drain evicts it as without a surge, and
+// the report keeps the reason.
 func (d *Drain) recordSurgeResult(p *podState, run *surgeRun, result surge.Result, now time.Time) {
 	s, log := p.surge, d.options.Logger
 	delete(d.surgingOwners, s.controller)
@@ -476,11 +476,14 @@ func (d *Drain) areSurgesOver(now time.Time) bool {
 }
 
 // nextRestoreCheck returns when areSurgesOver has to be called again; zero means after the next event.
-func (d *Drain) nextRestoreCheck() time.Time {
+func (d *Drain) nextRestoreCheck(now time.Time) time.Time {
 	if len(d.surgingOwners) == 0 || !d.isEmpty() {
 		d.restoreWaitUntil = time.Time{}
 	}
-	return d.restoreWaitUntil
+	if now.Before(d.restoreWaitUntil) {
+		return d.restoreWaitUntil
+	}
+	return time.Time{}
 }
 
 // awaitRestores waits until the surges of an ended drain have restored the sizes of their owners, at most
@@ -521,16 +524,18 @@ func (p *podState) noteSurgeDenial() {
 	}
 }
 
-// predictSurges decides for each waiting pod whether it would get a successor first.
+// predictSurges decides for each waiting pod whether it would get a successor first. Unlike a drain, it also asks about
+// pods that cannot surge, so that the Surger says why.
 func (d *Drain) predictSurges(ctx context.Context) {
+	if d.options.Surger == nil || d.options.DisableEviction {
+		return
+	}
 	slots := make(chan struct{}, d.options.MaxInFlight)
 	for _, p := range d.dropGoneAndSortRemaining() {
-		if !p.isWaiting() {
+		if !p.isWaiting() || isExemptFromPDBs(&p.pod) {
 			continue
 		}
-		if p.surge = d.newSurge(p); p.surge == nil {
-			continue
-		}
+		p.surge = &podSurge{}
 		pdbs, known := d.pdbs.pdbsCovering(&p.pod)
 		pod, until := p.pod, d.surgeEnd(p)
 		slots <- struct{}{}

@@ -59,7 +59,7 @@ func (g *PodGroup) DisruptionMode() DisruptionMode {
 	return DisruptionModeUnknown
 }
 
-// GetPodGroup reads one PodGroup, in the newest version that the API server serves. If it serves none, the error says so.
+// GetPodGroup reads one PodGroup, in the newest version that the API server serves. If it serves none, it returns an error.
 func (c *Client) GetPodGroup(ctx context.Context, namespace, name string) (*PodGroup, error) {
 	for _, version := range podGroupVersions {
 		path := []string{"apis", "scheduling.k8s.io", version, "namespaces", namespace, "podgroups", name}

@@ -107,7 +107,15 @@ type HorizontalPodAutoscaler struct {
 		} `json:"scaleTargetRef"`
 		MinReplicas *int32 `json:"minReplicas,omitempty"` // nil is 1
 		MaxReplicas int32  `json:"maxReplicas"`
+		Behavior    struct {
+			ScaleDown struct {
+				SelectPolicy string `json:"selectPolicy,omitempty"` // "Disabled" never lowers the size
+			} `json:"scaleDown,omitzero"`
+		} `json:"behavior,omitzero"`
 	} `json:"spec"`
+	Status struct {
+		Conditions []Condition `json:"conditions,omitempty"`
+	} `json:"status,omitzero"`
 }
 
 // ScaledObject holds the fields of a ScaledObject of KEDA (keda.sh/v1alpha1) that are read.

@@ -57,7 +57,7 @@ type Options struct {
 	// LiveReader reads from the API server.
 	LiveReader client.Reader
 	API        API
-	// EvictionRequests asks the responders of a pod before its eviction; nil asks nobody.
+	// EvictionRequests asks the responders of a pod before its eviction; nil asks none.
 	EvictionRequests drain.EvictionRequestAPI
 	Groups           GroupLister
 	// Selector selects the groups that this process observes and accepts; nil is all.

@@ -136,7 +136,7 @@ func (c *cluster) withoutDeployment() *cluster {
 	return c
 }
 
-// withAutoscaler adds a HorizontalPodAutoscaler whose metric wants the present size.
+// withAutoscaler adds a HorizontalPodAutoscaler. Its metric wants the present size.
 func (c *cluster) withAutoscaler(minReplicas, maxReplicas int32) *cluster {
 	c.hpa = &kubeapi.HorizontalPodAutoscaler{}
 	c.hpa.Name, c.hpa.UID, c.hpa.Namespace = "web", "u-hpa", namespace
@@ -362,7 +362,7 @@ func (c *cluster) updateStatus() {
 	}
 }
 
-// sized returns the workload whose size the user sets.
+// sized returns the workload that the user resizes.
 func (c *cluster) sized() *kubeapi.Workload {
 	if c.deployment != nil {
 		return c.deployment
@@ -481,6 +481,7 @@ func (c *cluster) findI11Violation() string {
 type fault struct {
 	before, after time.Duration
 	fails         bool // before it is carried out
+	overloaded    bool // the API server refuses it with code 429
 	unanswered    bool // after it is carried out
 	late          bool // it is carried out although the client no longer waits
 }
@@ -533,8 +534,11 @@ func (l *client) serve(ctx context.Context, name string, do func() error) error 
 		l.kill()
 		return errConnection
 	}
-	if f.fails {
+	switch {
+	case f.fails:
 		return errConnection
+	case f.overloaded:
+		return statusError(429, "TooManyRequests")
 	}
 	began := time.Now()
 	if !elapsed.Sleep(ctx, time.Millisecond+f.before) {
@@ -629,8 +633,11 @@ func checkPreconditions(m *kubeapi.ObjectMeta, uid, version string) error {
 	return nil
 }
 
-// checkNotBelow fails the test if Slipway writes a size below the user's.
+// checkNotBelow fails the test if Slipway writes a size below the user's, or raises it twice.
 func (l *client) checkNotBelow(size *int32) {
+	if l.hpa == nil && *size > l.wanted+1 {
+		l.t.Errorf("Slipway sets %d, but the user wants %d", *size, l.wanted)
+	}
 	if size != nil && *size < l.wanted {
 		l.t.Errorf("I11: Slipway sets %d, but the user wants %d", *size, l.wanted)
 	}

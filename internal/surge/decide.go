@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// startupMargin is the factor by which a successor may start more slowly than the pods before it.
+	// startupMargin allows a successor to start more slowly than the pods before it.
 	startupMargin = 1.2
-	// reversalMemory is how long an owner is left alone after somebody took a raise back.
+	// reversalMemory is how long an owner is left alone after another client took a raise back.
 	reversalMemory = 10 * time.Minute
 	// scalerInterval is how often a HorizontalPodAutoscaler is evaluated, by default.
 	scalerInterval = 15 * time.Second
@@ -23,7 +23,7 @@ const (
 
 // Decide reads the pod's owner and says whether the pod gets a successor first. It changes nothing. pdbs are the
 // PodDisruptionBudgets that select the pod; known is false if they were not read. until is the latest time to evict or
-// delete the pod; zero is no limit. An error means that the owner could not be read.
+// delete the pod; zero means without limit. An error means that the owner could not be read.
 func (s *Surger) Decide(
 	ctx context.Context, pod kubeapi.Pod, pdbs []*kubeapi.PodDisruptionBudget, known bool, until time.Time,
 ) (Decision, error) {

@@ -60,16 +60,17 @@ func TestDecide(t *testing.T) {
 		"others are not ready": {size: 2, want: Needed, reason: ReasonLastReady, change: func(c *cluster) {
 			c.pods["web-1-2"].Status.Conditions[0].Status = "False"
 		}},
-		"PDB that never allows it":   {size: 3, pdbs: []*kubeapi.PodDisruptionBudget{neverAllows}, want: Needed, reason: ReasonPDBNeverAllows},
-		"PDB that allows it later":   {size: 3, pdbs: []*kubeapi.PodDisruptionBudget{allowsLater}, want: NotNeeded, reason: ReasonOthersReady},
-		"two PDBs":                   {size: 3, pdbs: []*kubeapi.PodDisruptionBudget{allowsLater, allowsLater}, want: Needed, reason: ReasonPDBNeverAllows},
-		"the pod is not ready":       {want: NotNeeded, reason: ReasonNotReady, change: func(c *cluster) { c.pods[leaving].Status.Conditions = nil }},
-		"the pod is terminating":     {want: NotNeeded, reason: ReasonLeaving, change: func(c *cluster) { c.pods[leaving].DeletionTimestamp = &now }},
-		"the pod has finished":       {want: NotNeeded, reason: ReasonLeaving, change: func(c *cluster) { c.pods[leaving].Status.Phase = "Failed" }},
-		"off":                        {mode: Off, want: NotNeeded, reason: ReasonOff},
-		"off, the pod asks for it":   {mode: Off, want: Needed, reason: ReasonLastReady, change: func(c *cluster) { annotate(&c.pods[leaving].ObjectMeta, "true") }},
-		"off, the owner asks for it": {mode: Off, want: Needed, reason: ReasonLastReady, change: func(c *cluster) { annotate(&c.deployment.ObjectMeta, "true") }},
-		"the pod has priority over its owner": {mode: Off, want: NotNeeded, reason: ReasonOff, change: func(c *cluster) {
+		"PDB that never allows it":  {size: 3, pdbs: []*kubeapi.PodDisruptionBudget{neverAllows}, want: Needed, reason: ReasonPDBNeverAllows},
+		"PDB that allows it later":  {size: 3, pdbs: []*kubeapi.PodDisruptionBudget{allowsLater}, want: NotNeeded, reason: ReasonOthersReady},
+		"two PDBs":                  {size: 3, pdbs: []*kubeapi.PodDisruptionBudget{allowsLater, allowsLater}, want: Needed, reason: ReasonPDBNeverAllows},
+		"the pod is not ready":      {want: NotNeeded, reason: ReasonNotReady, change: func(c *cluster) { c.pods[leaving].Status.Conditions = nil }},
+		"the pod is terminating":    {want: NotNeeded, reason: ReasonLeaving, change: func(c *cluster) { c.pods[leaving].DeletionTimestamp = &now }},
+		"the pod has finished":      {want: NotNeeded, reason: ReasonLeaving, change: func(c *cluster) { c.pods[leaving].Status.Phase = "Failed" }},
+		"off, the pod asks for it":  {mode: Off, want: NotNeeded, reason: ReasonOff, change: func(c *cluster) { annotate(&c.pods[leaving].ObjectMeta, "true") }},
+		"annotated, nobody asks":    {mode: Annotated, want: NotNeeded, reason: ReasonOff},
+		"annotated, the pod asks":   {mode: Annotated, want: Needed, reason: ReasonLastReady, change: func(c *cluster) { annotate(&c.pods[leaving].ObjectMeta, "true") }},
+		"annotated, the owner asks": {mode: Annotated, want: Needed, reason: ReasonLastReady, change: func(c *cluster) { annotate(&c.deployment.ObjectMeta, "true") }},
+		"the pod has priority over its owner": {mode: Annotated, want: NotNeeded, reason: ReasonOff, change: func(c *cluster) {
 			annotate(&c.deployment.ObjectMeta, "true")
 			annotate(&c.pods[leaving].ObjectMeta, "false")
 		}},
@@ -108,6 +109,12 @@ func TestDecide(t *testing.T) {
 		"autoscaler at its maximum": {
 			want: Refused, reason: ReasonAtMaximum, scaler: "HorizontalPodAutoscaler/web", change: func(c *cluster) { c.withAutoscaler(1, 1) },
 		},
+		"autoscaler without metrics": {want: Refused, reason: ReasonScalerStuck, scaler: "HorizontalPodAutoscaler/web", change: func(c *cluster) {
+			c.withAutoscaler(1, 2).hpa.Status.Conditions = []kubeapi.Condition{{Type: "ScalingActive", Status: "False", Message: "no metrics"}}
+		}},
+		"autoscaler that only raises": {want: Refused, reason: ReasonScalerStuck, scaler: "HorizontalPodAutoscaler/web", change: func(c *cluster) {
+			c.withAutoscaler(1, 2).hpa.Spec.Behavior.ScaleDown.SelectPolicy = "Disabled"
+		}},
 		"autoscaler of another owner": {want: Needed, reason: ReasonLastReady, change: func(c *cluster) {
 			c.withAutoscaler(1, 1).hpa.Spec.ScaleTargetRef.Name = "other"
 		}},
@@ -123,9 +130,9 @@ func TestDecide(t *testing.T) {
 		"no room": {want: Refused, reason: ReasonNoRoom, detail: "too small", room: func(context.Context, kubeapi.Pod) (bool, string) {
 			return false, "every node is too small"
 		}},
-		"owner may not be read":       {want: Refused, reason: ReasonNoRights, change: func(c *cluster) { c.forbidden["GetWorkload"] = true }},
-		"off, owner may not be read":  {mode: Off, want: NotNeeded, reason: ReasonOff, change: func(c *cluster) { c.forbidden["GetWorkload"] = true }},
-		"autoscalers may not be read": {want: Refused, reason: ReasonNoRights, change: func(c *cluster) { c.forbidden["ListHorizontalPodAutoscalers"] = true }},
+		"owner may not be read":            {want: Refused, reason: ReasonNoRights, change: func(c *cluster) { c.forbidden["GetWorkload"] = true }},
+		"annotated, owner may not be read": {mode: Annotated, want: NotNeeded, reason: ReasonOff, change: func(c *cluster) { c.forbidden["GetWorkload"] = true }},
+		"autoscalers may not be read":      {want: Refused, reason: ReasonNoRights, change: func(c *cluster) { c.forbidden["ListHorizontalPodAutoscalers"] = true }},
 	}
 	for name, test := range tests {
 		t.Run(name, virtual.InVirtualTime(func(t *testing.T) {
@@ -192,7 +199,7 @@ func TestNewRefusesInvalidOptions(t *testing.T) {
 		"API":       {func(o *Options) { o.API = nil }, "API is nil"},
 		"namespace": {func(o *Options) { o.Namespace = "" }, "namespace is empty"},
 		"identity":  {func(o *Options) { o.Identity = "" }, "identity is empty"},
-		"mode":      {func(o *Options) { o.Mode = "yes" }, `mode "yes"`},
+		"mode":      {func(o *Options) { o.Mode = "yes" }, `"yes" is not a surge mode`},
 		"wait":      {func(o *Options) { o.SchedulingWait = -time.Second }, "scheduling wait -1s"},
 		"number":    {func(o *Options) { o.MaxConcurrent = -1 }, "at most -1"},
 	}

@@ -240,7 +240,7 @@ func (s *Surger) listSiblings(ctx context.Context, pod *kubeapi.Pod, rs *kubeapi
 	return out, nil
 }
 
-// countReadyElsewhere counts the ready pods that stay when every pod of the node leaves.
+// countReadyElsewhere counts the ready pods on other nodes.
 func countReadyElsewhere(pods []podState, node string) int {
 	n := 0
 	for _, p := range pods {

@@ -1,6 +1,6 @@
 package surge
 
-// The reasons of a [Decision] whose verdict is Needed or NotNeeded.
+// The reasons of a [Decision] with the verdict Needed or NotNeeded.
 const (
 	// ReasonPDBNeverAllows: a PodDisruptionBudget denies the eviction even if every pod is healthy.
 	ReasonPDBNeverAllows = "pdb-never-allows"
@@ -30,7 +30,8 @@ const (
 	ReasonNoTime         = "no-time"          // the successor would not be ready in time
 	ReasonNoRights       = "no-rights"        // a request was forbidden
 	ReasonNoRoom         = "no-room"          // no other node has room
-	ReasonReverted       = "reverted"         // somebody took an earlier raise back
+	ReasonScalerStuck    = "scaler-stuck"     // the autoscaler could not lower the size again
+	ReasonReverted       = "reverted"         // another client took an earlier raise back
 	ReasonSizeUnknown    = "size-unknown"     // the owner has no size
 )
 
@@ -41,7 +42,7 @@ const (
 	ReasonNoSuccessor     = "no-successor"      // no new pod was created
 	ReasonNotReadyInTime  = "not-ready-in-time" // the successor did not become Ready
 	ReasonNoEndpoint      = "no-endpoint"       // a Service did not send traffic to the successor
-	ReasonSizeChanged     = "size-changed"      // somebody else changed the size
+	ReasonSizeChanged     = "size-changed"      // another client changed the size
 	ReasonUntil           = "until"             // the time of Request.Until has come
 	ReasonCancelled       = "cancelled"         // the context has ended
 	ReasonRecordLost      = "record-lost"       // the record could not be renewed, or another process took it over
@@ -49,4 +50,20 @@ const (
 	ReasonNotEvicted      = "not-evicted"       // the caller did not evict the pod in time
 	ReasonRequestFailed   = "request-failed"    // the API server refused a request
 	ReasonNotNeeded       = "not-needed"        // another pod became ready before the surge started
+)
+
+// RefusalReasons are the reasons of a refusal, and FailureReasons those of a surge that has started and failed. Metrics have
+// a label for each.
+var (
+	RefusalReasons = []string{
+		ReasonOptedOut, ReasonOwnerKind, ReasonReadWriteOnce, ReasonRollout, ReasonRecreate, ReasonPaused,
+		ReasonDeleting, ReasonAtMaximum, ReasonScalerConflict, ReasonNoTime, ReasonNoRights, ReasonNoRoom,
+		ReasonScalerStuck, ReasonReverted, ReasonSizeUnknown,
+	}
+	FailureReasons = []string{
+		ReasonBusy, ReasonUnschedulable, ReasonNoSuccessor, ReasonNotReadyInTime, ReasonNoEndpoint,
+		ReasonSizeChanged, ReasonUntil, ReasonCancelled, ReasonRecordLost, ReasonOtherPodRemoved,
+		ReasonNotEvicted, ReasonRequestFailed, ReasonNotNeeded, ReasonLeaving,
+		ReasonRollout, ReasonDeleting, ReasonNoRights,
+	}
 )

@@ -133,24 +133,27 @@ func (s *Surger) acquireRecord(ctx context.Context, r *record) (*hold, error) {
 		if err == nil {
 			return s.newHold(*made, began), nil
 		}
-		pause := retryPause
-		if kubeapi.IsAlreadyExists(err) {
-			h, exists, err := s.takeExisting(ctx, l, &seen)
-			if h != nil || err != nil || !exists {
-				return h, err
+		if !kubeapi.IsAlreadyExists(err) {
+			if pauseAfter(ctx, err) == nil {
+				continue
 			}
-			pause = busyInterval/2 + rand.N(busyInterval)
-		} else if !kubeapi.UnknownResult(err) && !kubeapi.IsConflict(err) {
+			if ctx.Err() != nil {
+				return nil, errBusy
+			}
 			return nil, toRefusal("create the record "+l.Namespace+"/"+l.Name, err)
 		}
-		if !elapsed.Sleep(ctx, pause) {
+		h, exists, err := s.takeExisting(ctx, l, &seen)
+		if h != nil || err != nil || !exists {
+			return h, err
+		}
+		if !elapsed.Sleep(ctx, busyInterval/2+rand.N(busyInterval)) {
 			return nil, errBusy
 		}
 	}
 }
 
-// takeExisting reads the Lease that prevents the creation of l. It returns the hold if a request of this surge created it
-// whose answer was lost. It restores the Lease if it has expired or is left over from this process. exists is false if
+// takeExisting reads the Lease that prevents the creation of l. It returns the hold if an earlier request of this surge
+// created it and the answer was lost. It restores the Lease if it has expired or is left over from this process. exists is false if
 // the Lease is gone.
 func (s *Surger) takeExisting(ctx context.Context, l kubeapi.Lease, seen *observation) (h *hold, exists bool, err error) {
 	current, err := call(ctx, func(ctx context.Context) (*kubeapi.Lease, error) {
@@ -238,8 +241,8 @@ func (h *hold) replace(ctx context.Context, r *record) error {
 	}
 }
 
-// write updates the Lease. After a conflict it reads the Lease: the conflict may be with a write of this process whose
-// answer was lost. The caller has the turn.
+// write updates the Lease. After a conflict it reads the Lease: the conflict may be with an earlier write of this
+// process that got no answer. The caller has the turn.
 func (h *hold) write(ctx context.Context, l kubeapi.Lease) error {
 	if h.isLost() {
 		return errRecordLost

@@ -16,10 +16,11 @@ const (
 	// ownerInterval is the longest pause between two reads of the size, and minOwnerInterval the shortest.
 	ownerInterval    = 5 * time.Second
 	minOwnerInterval = time.Second
-	// endpointInterval is the pause between two reads of the EndpointSlices.
-	endpointInterval = time.Second
-	// endpointWait limits the wait for the endpoints. A Service whose endpoints somebody writes by hand never gets the
-	// successor.
+	// minEndpointInterval is the first pause between two reads of the EndpointSlices. It doubles up to endpointInterval.
+	minEndpointInterval = 125 * time.Millisecond
+	endpointInterval    = time.Second
+	// endpointWait limits the wait for the endpoints. If the endpoints of a Service are written by hand, the successor
+	// never becomes one.
 	endpointWait = 2 * time.Minute
 	// creationWait is how long a new pod may take to appear. An autoscaler reads its minimum every 15 s by default.
 	creationWait = 45 * time.Second
@@ -47,8 +48,10 @@ type surgeRun struct {
 	raised bool // a request that may have raised the size was sent
 	// unanswered is the resourceVersion of such a request without a clear answer.
 	unanswered string
-	lowered    bool
-	loweredAt  time.Time
+	// unansweredCost is true if the request that set the deletion cost has no clear answer.
+	unansweredCost bool
+	lowered        bool
+	loweredAt      time.Time
 	// evictableAt is when the caller was first asked to evict the pod.
 	evictableAt time.Time
 	left        bool // the pod is terminating or gone
@@ -107,8 +110,7 @@ func (x *surgeRun) waitAndSurge(ctx context.Context) error {
 func (x *surgeRun) prepare(ctx context.Context) error {
 	for {
 		r, err := x.plan(ctx)
-		var refused *refusal
-		if errors.As(err, &refused) || errors.Is(err, errPodLeft) {
+		if isFinal(err) {
 			return err
 		}
 		if err == nil {
@@ -125,6 +127,12 @@ func (x *surgeRun) prepare(ctx context.Context) error {
 	}
 }
 
+// isFinal reports whether an error ends the surge, so that a retry is useless.
+func isFinal(err error) bool {
+	var refused *refusal
+	return errors.As(err, &refused) || errors.Is(err, errPodLeft) || errors.Is(err, errRecordLost)
+}
+
 // plan reads the owner and its pods, and returns the record of the raise.
 func (x *surgeRun) plan(ctx context.Context) (*record, error) {
 	s, pod := x.s, &x.request.Pod
@@ -136,10 +144,11 @@ func (x *surgeRun) plan(ctx context.Context) (*record, error) {
 	case err != nil:
 		return nil, toRefusal(fmt.Sprintf("read pod %s/%s", pod.Namespace, pod.Name), err)
 	}
-	if x.owners, err = s.readSettledOwners(ctx, current); err != nil {
+	o, err := s.readSettledOwners(ctx, current)
+	if err != nil {
 		return nil, err
 	}
-	siblings, err := s.listSiblings(ctx, current, x.owners.replicaSet)
+	siblings, err := s.listSiblings(ctx, current, o.replicaSet)
 	if err != nil {
 		return nil, err
 	}
@@ -148,10 +157,10 @@ func (x *surgeRun) plan(ctx context.Context) (*record, error) {
 			return nil, refuse(ReasonNotNeeded, "%s", detail)
 		}
 	}
-	if err := x.owners.checkSteady(); err != nil {
+	if err := o.checkSteady(); err != nil {
 		return nil, err
 	}
-	if err := s.checkReversal(x.owners.top.UID); err != nil {
+	if err := s.checkReversal(o.top.UID); err != nil {
 		return nil, err
 	}
 	if s.options.CheckRoom != nil {
@@ -163,7 +172,7 @@ func (x *surgeRun) plan(ctx context.Context) (*record, error) {
 	if _, err := x.findMissingEndpoint(ctx, ""); err != nil {
 		return nil, err
 	}
-	target, from, to, scaler, err := s.findTarget(ctx, x.owners)
+	target, from, to, scaler, err := s.findTarget(ctx, o)
 	if err != nil {
 		return nil, err
 	}
@@ -171,7 +180,7 @@ func (x *surgeRun) plan(ctx context.Context) (*record, error) {
 		return nil, err
 	}
 	r := &record{
-		Owner: x.owners.toOwner(), Target: target, From: from, To: to, Node: x.request.Node,
+		Owner: o.toOwner(), Target: target, From: from, To: to, Node: x.request.Node,
 		Pod:       podRef{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
 		StartedAt: time.Now().UTC(), Until: x.request.Until,
 	}
@@ -179,7 +188,7 @@ func (x *surgeRun) plan(ctx context.Context) (*record, error) {
 	if cost, ok := current.Annotations[DeletionCostAnnotation]; ok {
 		r.Cost = &cost
 	}
-	x.before = map[string]bool{}
+	x.owners, x.before = o, map[string]bool{}
 	for _, p := range siblings {
 		x.before[p.uid] = true
 	}
@@ -193,6 +202,7 @@ func (x *surgeRun) surge(ctx, background context.Context, wait *sync.WaitGroup) 
 	x.report(Raising, "", fmt.Sprintf("%s from %s to %d", x.record.Target, formatSize(x.record.From), x.record.To))
 	if err := x.s.setCost(ctx, x.record); err != nil {
 		x.left = errors.Is(err, errPodLeft)
+		x.unansweredCost = !x.left && kubeapi.UnknownResult(err)
 		return err
 	}
 	if err := x.raise(ctx); err != nil {
@@ -244,11 +254,13 @@ func (x *surgeRun) raise(ctx context.Context) error {
 			return x.newSizeChanged(z)
 		case !isSameSize(z.value, r.From):
 			// The size has changed since it was read for the record.
-			if err := x.planAgain(ctx); err != nil {
+			if err = x.planAgain(ctx); err == nil {
+				r = x.record
+				continue
+			}
+			if isFinal(err) {
 				return err
 			}
-			r = x.record
-			continue
 		case x.hold.isLost():
 			return errRecordLost
 		case !x.hold.isHeld():
@@ -350,7 +362,7 @@ func (x *surgeRun) awaitSuccessor(ctx context.Context) (*podState, error) {
 
 // awaitEndpoints waits until the successor is a ready endpoint of each Service that has the leaving pod as endpoint.
 func (x *surgeRun) awaitEndpoints(ctx context.Context, successor *podState) error {
-	for {
+	for pause := minEndpointInterval; ; pause = min(2*pause, endpointInterval) {
 		missing, err := x.findMissingEndpoint(ctx, successor.uid)
 		if err == nil && missing == "" {
 			return nil
@@ -363,7 +375,7 @@ func (x *surgeRun) awaitEndpoints(ctx context.Context, successor *podState) erro
 			return refuse(ReasonNoEndpoint, "the successor %s is not a ready endpoint of Service %s after %s", successor.name, missing, endpointWait)
 		}
 		x.report(AwaitingEndpoint, successor.name, "not an endpoint yet of Service "+missing)
-		if err := x.await(ctx, time.Now().Add(endpointInterval)); err != nil {
+		if err := x.await(ctx, time.Now().Add(pause)); err != nil {
 			return err
 		}
 		pods, _ := x.pods.snapshot()
@@ -377,7 +389,7 @@ func (x *surgeRun) awaitEndpoints(ctx context.Context, successor *podState) erro
 }
 
 // findMissingEndpoint returns a Service that has the leaving pod as endpoint, and has no ready endpoint with the UID of the
-// successor. It returns none if there is no such Service.
+// successor. The result is empty if each Service has the successor.
 func (x *surgeRun) findMissingEndpoint(ctx context.Context, successorUID string) (service string, err error) {
 	all, err := call(ctx, func(ctx context.Context) ([]kubeapi.EndpointSlice, error) {
 		return x.s.api.ListEndpointSlices(ctx, x.request.Pod.Namespace)
@@ -567,7 +579,7 @@ func (x *surgeRun) await(ctx context.Context, next time.Time) error {
 	return x.checkOwner(ctx)
 }
 
-// checkOwner returns an error if somebody else has changed the size, or has started a rollout. It ignores a failed read.
+// checkOwner returns an error if another client has changed the size, or has started a rollout. It ignores a failed read.
 func (x *surgeRun) checkOwner(ctx context.Context) error {
 	z, err := x.s.readSize(ctx, x.record.Target)
 	switch {
@@ -597,13 +609,17 @@ func (x *surgeRun) end(ctx context.Context, cause error) error {
 	}
 	restoring, cancel := context.WithTimeout(context.WithoutCancel(ctx), restoreTimeout)
 	defer cancel()
-	x.report(Restoring, x.progress.Successor, "")
+	successor := ""
+	if x.successor != nil {
+		successor = x.successor.name
+	}
+	x.report(Restoring, successor, "")
 	_, last, err := x.s.restore(restoring, x.record)
 	if err != nil {
 		x.result.RestoreErr = err
 		return cause
 	}
-	if x.unanswered != "" && x.unanswered == last.resourceVersion {
+	if x.unansweredCost || x.unanswered != "" && x.unanswered == last.resourceVersion {
 		// The request may still be carried out. Another process looks again when the record has expired.
 		return cause
 	}
@@ -627,10 +643,10 @@ func (x *surgeRun) finish(parent, limited context.Context, err error) {
 		return
 	}
 	x.result.Reason, x.result.Detail = x.describe(parent, limited, err)
-	if started {
-		x.s.options.Metrics.SurgeFailed(x.result.Reason)
-	} else {
+	if !x.raised && slices.Contains(RefusalReasons, x.result.Reason) {
 		x.s.options.Metrics.SurgeRefused(x.result.Reason)
+	} else {
+		x.s.options.Metrics.SurgeFailed(x.result.Reason)
 	}
 	x.s.log.Info("the surge has ended and the pod stays", "pod", x.request.Pod.Namespace+"/"+x.request.Pod.Name,
 		"reason", x.result.Reason, "detail", x.result.Detail, "restoreErr", x.result.RestoreErr)

@@ -129,14 +129,17 @@ func TestSuccessorIsReadyBeforePodLeaves(t *testing.T) {
 			simulate(t, makeCluster, func(t *testing.T, ctx context.Context, c *cluster) {
 				p := c.newProcess(ctx, "n1/1")
 				var steps []Step
+				var last Progress
 				d, result := p.surge(leaving, time.Time{}, func(p Progress) {
-					if len(steps) == 0 || steps[len(steps)-1] != p.Step {
+					if last = p; len(steps) == 0 || steps[len(steps)-1] != p.Step {
 						steps = append(steps, p.Step)
 					}
 				})
 				check.Is(t, Needed, d.Verdict, d)
 				check.Is(t, 20.0, d.StartupSeconds)
-				check.Not(t, !result.PodLeft || result.RestoreErr != nil || result.Successor == "", "result %+v", result)
+				check.Not(t, !result.PodLeft || result.RestoreErr != nil, "result %+v", result)
+				check.Is(t, "shop/web-1-2", result.Successor)
+				check.Is(t, "shop/web-1-2", last.Successor)
 				took := result.EndedAt.Sub(result.StartedAt)
 				check.Not(t, took > 50*time.Second, "took %s", took)
 				if !slices.Contains(steps, Removing) || slices.Contains(steps, Evictable) {
@@ -205,6 +208,9 @@ func TestFailedSurgeRestoresSize(t *testing.T) {
 				result := p.Run(ctx, Request{Pod: *pod, Node: "n1", Decision: d, Until: until})
 				check.Is(t, test.want, result.Reason, result)
 				check.Not(t, result.PodLeft || result.RestoreErr != nil, "result %+v", result)
+				check.Is(t, 1, p.metrics.count("failed "+test.want)+p.metrics.count("refused "+test.want))
+				reasons := map[bool][]string{true: FailureReasons, false: RefusalReasons}[p.metrics.count("failed "+test.want) > 0]
+				check.Not(t, !slices.Contains(reasons, test.want), "%s has no label in the metrics", test.want)
 				if !result.StartedAt.IsZero() {
 					took := result.EndedAt.Sub(result.StartedAt)
 					check.Not(t, took > test.took, "took %s, want at most %s", took, test.took)
@@ -344,7 +350,7 @@ func newRandomFaults(seed int, stream uint64, permille int) func(int) fault {
 		if r.IntN(1000) >= permille {
 			return f
 		}
-		switch r.IntN(4) {
+		switch r.IntN(5) {
 		case 0:
 			f.fails = true
 		case 1:
@@ -353,6 +359,8 @@ func newRandomFaults(seed int, stream uint64, permille int) func(int) fault {
 			f.before = time.Duration(r.IntN(8000)) * time.Millisecond
 			f.late = r.IntN(2) == 0
 		case 3:
+			f.overloaded = true
+		case 4:
 			f.after = time.Duration(r.IntN(8000)) * time.Millisecond
 		}
 		return f
@@ -419,6 +427,7 @@ func TestI11UsersWishPrevailsInRandomInterleavings(t *testing.T) {
 		}
 	}
 	t.Logf("outcomes: %v", outcomes)
+	check.Is(t, 0, outcomes[ReasonRequestFailed])
 	check.Not(t, outcomes[""] < 50, "only %d of 200 surges succeeded", outcomes[""])
 }
 

@@ -1,6 +1,7 @@
 package surge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,7 +22,7 @@ const (
 	conflictPause = 50 * time.Millisecond
 )
 
-// sizeTarget is the object whose field sets the size, and the field below spec.
+// sizeTarget is a field below spec that sets the size, and its object.
 type sizeTarget struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -50,8 +51,8 @@ type sizeState struct {
 	workload        *kubeapi.Workload // the target, unless it is an autoscaler
 }
 
-// isOurs reports whether the field has the value, and nobody else has set it since Slipway did. An object without
-// managedFields for the field counts as ours: then nobody else claims the value.
+// isOurs reports whether the field has the value, and no other client has set it since Slipway did. An object
+// without managedFields for the field counts as ours: then no other client claims the value.
 func (z sizeState) isOurs(value int32) bool {
 	return z.value != nil && *z.value == value && len(z.otherManagers()) == 0
 }
@@ -65,7 +66,7 @@ func (z sizeState) changedBy() string {
 	if others := z.otherManagers(); len(others) > 0 {
 		return strings.Join(others, ", ")
 	}
-	return "somebody without a field manager"
+	return "a client without a field manager"
 }
 
 func isSameSize(a, b *int32) bool { return a == b || a != nil && b != nil && *a == *b }
@@ -80,7 +81,7 @@ func formatSize(v *int32) string {
 // errTargetGone: the target was deleted, or replaced by another object of the same name.
 var errTargetGone = errors.New("the object no longer exists")
 
-// readSize reads the field of a target. The error is errTargetGone if there is no such object with the target's UID.
+// readSize reads the field of a target. The error is errTargetGone if no object has the target's UID.
 func (s *Surger) readSize(ctx context.Context, t sizeTarget) (sizeState, error) {
 	var meta *kubeapi.ManagedMeta
 	var value *int32
@@ -134,8 +135,8 @@ func (s *Surger) writeSize(ctx context.Context, t sizeTarget, resourceVersion st
 	return nil
 }
 
-// lower takes back the raise of a record, if the field still has the raised value and nobody else has set it. It
-// retries until the object has answered or ctx ends. changedBy names who has set another value; empty is nobody.
+// lower takes back the raise of a record, if the field still has the raised value and no other client has set it. It
+// retries until the object has answered or ctx ends. changedBy names the client that set another value, if any.
 func (s *Surger) lower(ctx context.Context, r *record) (changedBy string, last sizeState, err error) {
 	for {
 		z, err := s.readSize(ctx, r.Target)
@@ -176,7 +177,7 @@ func pauseAfter(ctx context.Context, err error) error {
 	return nil
 }
 
-// findTarget returns the object whose field sets the size of the owner, the value of the field, and the raised value.
+// findTarget returns the field that sets the size of the owner, its value, and the raised value.
 // scaler is Kind/name of an autoscaler, or empty.
 func (s *Surger) findTarget(ctx context.Context, o owners) (t sizeTarget, from *int32, to int32, scaler string, err error) {
 	size := o.top.Spec.Replicas
@@ -209,11 +210,28 @@ func (s *Surger) findTarget(ctx context.Context, o owners) (t sizeTarget, from *
 		minSize = *from
 	}
 	scaler = t.Kind + "/" + t.Name
+	if detail := findLoweringObstacle(hpa); detail != "" {
+		return t, from, 0, scaler, refuse(ReasonScalerStuck, "the HorizontalPodAutoscaler %s would not lower the size again: %s", hpa.Name, detail)
+	}
 	to = max(*size, minSize) + 1
 	if to > maxSize {
 		return t, from, to, scaler, refuse(ReasonAtMaximum, "%s %s allows at most %d pods, and %d would be needed", t.Kind, t.Name, maxSize, to)
 	}
 	return t, from, to, scaler, nil
+}
+
+// findLoweringObstacle returns why an autoscaler would keep a raised size after its minimum is restored; empty if it lowers
+// the size.
+func findLoweringObstacle(hpa *kubeapi.HorizontalPodAutoscaler) string {
+	if hpa.Spec.Behavior.ScaleDown.SelectPolicy == "Disabled" {
+		return "spec.behavior.scaleDown.selectPolicy is Disabled"
+	}
+	for _, c := range hpa.Status.Conditions {
+		if (c.Type == "ScalingActive" || c.Type == "AbleToScale") && c.Status == "False" {
+			return fmt.Sprintf("its condition %s is False: %s", c.Type, cmp.Or(c.Message, c.Reason))
+		}
+	}
+	return ""
 }
 
 // findAutoscaler returns the HorizontalPodAutoscaler that sizes the object, or nil.

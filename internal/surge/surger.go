@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// FieldManager is stored in the managedFields of each object whose size Slipway changes. It shows later whether
-	// somebody else has changed the size.
+	// FieldManager is stored in the managedFields of each object that Slipway resizes. It shows later whether another client
+	// has changed the size.
 	FieldManager = "slipway-surge"
 	// DeletionCostAnnotation makes the ReplicaSet controller delete a pod first
 	// (https://kubernetes.io/docs/concepts/workloads/controllers/replicaset/#pod-deletion-cost).
@@ -64,9 +64,9 @@ type Metrics interface {
 	// SurgeSucceeded is called when the pod has left after its successor was ready. gained is how long the owner would
 	// have been without the successor.
 	SurgeSucceeded(gained time.Duration)
-	// SurgeFailed is called when a started surge ended otherwise, with Result.Reason.
+	// SurgeFailed is called when a surge ended otherwise, with Result.Reason, one of FailureReasons.
 	SurgeFailed(reason string)
-	// SurgeRefused is called for each refusal of Decide and Run.
+	// SurgeRefused is called for each refusal before a raise, with one of RefusalReasons.
 	SurgeRefused(reason string)
 	// RecordRestored is called when the expired record of another process was restored.
 	RecordRestored()

@@ -26,6 +26,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice/poll"
 	"github.com/slipway-dev/slipway/internal/notify"
 	"github.com/slipway-dev/slipway/internal/observe"
+	"github.com/slipway-dev/slipway/internal/surge"
 )
 
 // agentMetrics returns the metrics that an agent registers.
@@ -210,8 +211,8 @@ func agentLabels() map[string]labelDoc {
 		"slipway_drain_blocked_pods.reason":              {values: listedConstants("internal/agent", "obstacleLabels", "internal/drain")},
 		"slipway_drains_total.outcome":                   {values: constantsOfType("internal/drain", "Outcome")},
 		"slipway_drain_pod_ends_total.end":               {values: constantsOfType("internal/drain", "PodEnd")},
-		"slipway_surges_total.result":                    {values: append(namedConstants("internal/agent", "surgeSucceeded"), constantValues(constantBlock("internal/surge", "The reasons of a surge that has started"))...)},
-		"slipway_surge_refusals_total.reason":            {values: constantValues(constantBlock("internal/surge", "The reasons of a refusal"))},
+		"slipway_surges_total.result":                    {values: append(namedConstants("internal/agent", "surgeSucceeded"), surge.FailureReasons...)},
+		"slipway_surge_refusals_total.reason":            {values: surge.RefusalReasons},
 		"slipway_notifications_total.result":             {values: argumentStrings("internal/notify", "results.With", 1)},
 		"slipway_cloudpool_requests_total.handling":      {values: returnedStrings("internal/cloudpool/httpserver", "serveRequest", "serveSlipwayAPI", "servePoolRequest", "forwardOrServeNative")},
 		"slipway_cloudpool_updates_total.kind":           {values: constantsOfType("internal/cloudpool/controller", "Kind")},

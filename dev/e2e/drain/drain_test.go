@@ -21,6 +21,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -349,6 +350,68 @@ func TestDryRunChangesNothing(t *testing.T) {
 	}
 }
 
+// TestCommandsExplainSurgesWithOneDecision checks that the preview of a drain, why and plan print the same decision.
+func TestCommandsExplainSurgesWithOneDecision(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "surgewords")
+	f.runBlocked(1, time.Minute)
+	before := f.pods()
+	r := f.drain(exitDrained, f.node, "--surge", "--dry-run=server")
+	_, decision, found := strings.Cut(r.stdout, "  needed: ")
+	if !found {
+		t.Fatalf("no decision:\n%s%s", r.stdout, r.stderr)
+	}
+	decision, _, _ = strings.Cut(decision, "\n")
+	for _, args := range [][]string{{"why", "node/" + f.node}, {"plan"}} {
+		cmd := testbed.NewCommand(f.ctx, t, "slipway", append(args, "--kubeconfig", f.Kubeconfig(), "--surge")...)
+		out, err := cmd.CombinedOutput()
+		if err != nil || args[0] == "why" && !strings.Contains(string(out), "needed: "+decision) {
+			t.Errorf("slipway %v: %v, want %q in:\n%s", args, err, decision, out)
+		}
+	}
+	r = f.drain(exitError, f.node, "--surge", "--surge-namespace", "missing")
+	f.checkOutput(r, `namespace "missing" does not exist`, "kubectl create namespace missing")
+	f.checkPodsUnchanged(before)
+	if f.cordoned() {
+		t.Error("the node is cordoned")
+	}
+}
+
+// TestI11InterruptedDrainRestoresTheOwner interrupts a drain while a successor has no node.
+func TestI11InterruptedDrainRestoresTheOwner(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "surgestop")
+	f.runBlocked(1, time.Minute)
+	before := f.pods()
+	cmd, stdout, stderr := f.command(f.node, "--surge", "--surge-namespace", f.ns)
+	f.check(cmd.Start())
+	size := func() int32 {
+		d, err := f.Client().AppsV1().Deployments(f.ns).Get(f.ctx, "blocked", metav1.GetOptions{})
+		f.check(err)
+		return *d.Spec.Replicas
+	}
+	f.check(testbed.PollUntil(f.ctx, "the size is raised", func() bool { return size() == 2 }))
+	f.check(cmd.Process.Signal(syscall.SIGINT))
+	_ = cmd.Wait() // the exit code is checked
+	r := result{code: cmd.ProcessState.ExitCode(), stdout: stdout.String(), stderr: stderr.String()}
+	if r.code != exitInterrupted || size() != 1 || f.cordoned() {
+		t.Errorf("exit code %d, size %d, cordoned: %t\n%s%s", r.code, size(), f.cordoned(), r.stdout, r.stderr)
+	}
+	f.checkOutput(r, "interrupted: restoring the size of 1 owner", "needed: ", "cancelled: ")
+	leases, err := f.Client().CoordinationV1().Leases(f.ns).List(f.ctx, metav1.ListOptions{})
+	f.check(err)
+	if len(leases.Items) > 0 {
+		t.Errorf("%d records are left", len(leases.Items))
+	}
+	for name := range before {
+		p, err := f.Client().CoreV1().Pods(f.ns).Get(f.ctx, name, metav1.GetOptions{})
+		f.check(err)
+		if p.DeletionTimestamp != nil || len(p.Annotations) != len(before[name].Annotations) {
+			t.Errorf("pod %s: deleted at %v, annotations %v", name, p.DeletionTimestamp, p.Annotations)
+		}
+	}
+}
+
 func TestSelectorsSelectNodesAndPods(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "by-label")
@@ -497,6 +560,45 @@ func TestGroupIsEvictedWholeOrNotAtAll(t *testing.T) {
 	}
 	if members != 3 {
 		t.Errorf("%d pods of the group were evicted, want 3", members)
+	}
+}
+
+// TestPodGroupModeIsReadFromTheAPIServer drains a node with two PodGroups. The eviction of one pod of one is denied.
+func TestPodGroupModeIsReadFromTheAPIServer(t *testing.T) {
+	t.Parallel()
+	bed := testbed.StartForTest(t, testbed.Options{Cluster: controlplane.Options{Flags: map[string][]string{
+		controlplane.APIServer: {"--feature-gates=GenericWorkload=true", "--runtime-config=scheduling.k8s.io/v1beta1=true"},
+	}}})
+	f := newFixtureOn(t, bed, "podgroups")
+	for name, mode := range map[string]schedulingv1beta1.DisruptionMode{
+		"together": {All: &schedulingv1beta1.AllDisruptionMode{}}, "single": {Single: &schedulingv1beta1.SingleDisruptionMode{}},
+	} {
+		group := &schedulingv1beta1.PodGroup{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: schedulingv1beta1.PodGroupSpec{
+			SchedulingPolicy: schedulingv1beta1.PodGroupSchedulingPolicy{Basic: &schedulingv1beta1.BasicSchedulingPolicy{}}, DisruptionMode: &mode,
+		}}
+		_, err := f.Client().SchedulingV1beta1().PodGroups(f.ns).Create(f.ctx, group, metav1.CreateOptions{})
+		f.check(err)
+		pods := f.app(name, 2).StatefulSet()
+		pods.Spec.Template.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: &name}
+		f.run(pods)
+	}
+	blocked := f.app("together", 2)
+	blocked.MinAvailable = "1"
+	pdb := blocked.PodDisruptionBudget()
+	pdb.Spec.Selector.MatchLabels = map[string]string{"statefulset.kubernetes.io/pod-name": "together-0"}
+	f.run(pdb)
+	r := f.drain(exitTimeout, f.node, "--timeout", "10s")
+	f.checkOutput(r, "asks for all pods of PodGroup/together or for none, and pod "+f.ns+"/together-0 cannot be evicted")
+	evicted := map[string]int{}
+	for _, e := range f.requests("create", "pods/eviction") {
+		if dry := strings.Contains(string(e.RequestObject.Raw), `"dryRun":["All"]`); !dry {
+			evicted[e.ObjectRef.Name]++
+		} else if strings.HasPrefix(e.ObjectRef.Name, "single-") {
+			t.Errorf("a dry run for %s", e.ObjectRef.Name)
+		}
+	}
+	if len(evicted) != 2 || evicted["single-0"] != 1 || evicted["single-1"] != 1 {
+		t.Errorf("evicted %v, want single-0 and single-1 once", evicted)
 	}
 }
 

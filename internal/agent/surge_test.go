@@ -1,0 +1,54 @@
+package agent
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/notice"
+	"github.com/slipway-dev/slipway/internal/surge"
+)
+
+// fakeSurger refuses no surge, and fails each. It counts what runs.
+type fakeSurger struct{ surges, restorers atomic.Int32 }
+
+func (*fakeSurger) Decide(context.Context, kubeapi.Pod, []*kubeapi.PodDisruptionBudget, bool, time.Time) (surge.Decision, error) {
+	return surge.Decision{Verdict: surge.Needed, Reason: surge.ReasonLastReady, Owner: surge.Owner{UID: "web"}, StartupSeconds: 1}, nil
+}
+
+func (s *fakeSurger) Run(context.Context, surge.Request) surge.Result {
+	s.surges.Add(1)
+	return surge.Result{Reason: surge.ReasonNotReadyInTime, StartedAt: time.Now(), EndedAt: time.Now()}
+}
+
+func (s *fakeSurger) RestoreExpired(ctx context.Context) {
+	s.restorers.Add(1)
+	defer s.restorers.Add(-1)
+	<-ctx.Done()
+}
+
+func TestAgentSurgesAndRestoresUntilItEnds(t *testing.T) {
+	withTestNode(t, time.Second, func(t *testing.T, m *testNode) {
+		s := &fakeSurger{}
+		m.startAgent(t, 0, func(o *Options) { o.Surger = s })
+		synctest.Wait()
+		if n := s.restorers.Load(); n != 1 {
+			t.Errorf("%d restorers of an idle agent, want 1", n)
+		}
+		m.source.setNotices(newNotice(notice.Redeploy, "1", time.Hour))
+		time.Sleep(50 * time.Minute)
+		if n := s.surges.Load(); n == 0 {
+			t.Error("no surge of the pod")
+		}
+		if m.evictedAt.IsZero() {
+			t.Error("the pod was not evicted after its surge had failed")
+		}
+		m.crashAgent()
+		if n := s.restorers.Load(); n != 0 {
+			t.Errorf("%d restorers after the end of the agent", n)
+		}
+	})
+}
