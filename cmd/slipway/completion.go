@@ -46,14 +46,15 @@ func completionArgs(program string, args []string) []string {
 // flagValues maps the names of flags to their values, for all commands.
 func flagValues() map[string][]string {
 	values := map[string][]string{
-		"dry-run":        {"none", "client", "server"},
-		"log-format":     {"json", "text"},
-		"log-level":      {"debug", "info", "warn", "error"},
-		"moment":         toStrings(notify.Moments()),
-		"on-unconfirmed": toStrings(condition.RuleActions()),
-		"orphans":        {manager.ReportOrphans, manager.DeleteOrphans},
-		"policy":         toStrings(planner.Policies()),
-		"surge":          toStrings([]surge.Mode{surge.Off, surge.Annotated, surge.On}),
+		"dry-run":           {"none", "client", "server"},
+		"eviction-requests": {config.EvictionRequestsAuto, config.EvictionRequestsNever},
+		"log-format":        {"json", "text"},
+		"log-level":         {"debug", "info", "warn", "error"},
+		"moment":            toStrings(notify.Moments()),
+		"on-unconfirmed":    toStrings(condition.RuleActions()),
+		"orphans":           {manager.ReportOrphans, manager.DeleteOrphans},
+		"policy":            toStrings(planner.Policies()),
+		"surge":             toStrings([]surge.Mode{surge.Off, surge.Annotated, surge.On}),
 		"reason": toStrings([]v1alpha1.Reason{
 			v1alpha1.Requested, v1alpha1.Idle, v1alpha1.Underutilized, v1alpha1.Surplus, v1alpha1.Notice, v1alpha1.InstanceGone, v1alpha1.NeverReady,
 		}),

@@ -1,11 +1,14 @@
 package agent
 
 import (
+	"context"
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/slipway-dev/slipway/internal/drain"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/notice"
 	"github.com/slipway-dev/slipway/internal/testing/check"
@@ -115,6 +118,44 @@ func runSilentAndPartial(t *testing.T, name string, test func(t *testing.T, m *t
 		t.Run(name+suffix, testNodeTest(5*time.Second, func(t *testing.T, m *testNode) {
 			m.source.isPartial = isPartial
 			test(t, m)
+		}))
+	}
+}
+
+// leftRequests is an API with the EvictionRequests of a crashed drain. Only their deletion is expected.
+type leftRequests struct {
+	drain.EvictionRequestAPI
+
+	names []string
+}
+
+func (l *leftRequests) ListEvictionRequests(context.Context, string) (all []kubeapi.EvictionRequest, err error) {
+	for _, name := range l.names {
+		all = append(all, kubeapi.EvictionRequest{ObjectMeta: kubeapi.ObjectMeta{Name: name}})
+	}
+	return all, nil
+}
+
+func (l *leftRequests) DeleteEvictionRequest(_ context.Context, _, name string) error {
+	l.names = slices.DeleteFunc(l.names, func(n string) bool { return n == name })
+	return nil
+}
+
+func TestNoticeEndedDuringOutageDeletesEvictionRequests(t *testing.T) {
+	for _, last := range []Phase{Cordoned, Draining} {
+		t.Run(string(last), testNodeTest(30*time.Second, func(t *testing.T, m *testNode) {
+			m.reachPhase(t, notice.Freeze, last)
+			m.crashAgent()
+			m.source.setNotices()
+			left := &leftRequests{names: []string{"slipway-1", "slipway-2"}}
+			m.startAgent(t, 0, func(o *Options) { o.EvictionRequests = left })
+			time.Sleep(time.Minute)
+			check.Is(t, true, m.isRestored())
+			want := 0
+			if last == Cordoned { // no drain had started, so nothing is asked
+				want = 2
+			}
+			check.Len(t, want, left.names)
 		}))
 	}
 }

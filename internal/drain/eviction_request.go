@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/observe"
@@ -713,7 +714,13 @@ func findCondition(all []kubeapi.Condition, kind string) kubeapi.Condition {
 
 func describeFailure(o *kubeapi.EvictionRequest) string {
 	c := findCondition(o.Status.Conditions, "Failed")
-	return strings.TrimSuffix(c.Reason+": "+observe.ClipBytes(c.Message, maxResponderText), ": ")
+	return strings.TrimSuffix(c.Reason+": "+toShortLine(c.Message), ": ")
+}
+
+// toShortLine returns a text of another program in one line, without characters that control a terminal.
+func toShortLine(text string) string {
+	words := strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) })
+	return observe.ClipBytes(strings.Join(words, " "), maxResponderText)
 }
 
 // explain returns one text for people: who is asked, and what the answer is.
@@ -756,7 +763,7 @@ func (r *EvictionRequestReport) String() string {
 
 // describeAnswer returns what a responder answered.
 func (s ResponderReport) describeAnswer() string {
-	text := s.Name + ": " + cmp.Or(observe.ClipBytes(s.Message, maxResponderText), "works on it")
+	text := s.Name + ": " + cmp.Or(toShortLine(s.Message), "works on it")
 	if !s.ExpectedCompletionTime.IsZero() {
 		text += ", expects to complete at " + s.ExpectedCompletionTime.UTC().Format(time.RFC3339)
 	}

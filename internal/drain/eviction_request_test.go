@@ -663,6 +663,13 @@ func TestDryRunNamesRespondersAndTheirAnswers(t *testing.T) {
 	})
 }
 
+func TestResponderMessageIsShownInOneLine(t *testing.T) {
+	s := ResponderReport{Name: "acme.io/a", Message: " moved\n\x1b[2J 1 of " + strings.Repeat("9", 4000)}
+	text := s.describeAnswer()
+	check.Contains(t, text, "acme.io/a: moved [2J 1 of 9")
+	check.Not(t, strings.ContainsAny(text, "\n\x1b") || len(text) > maxResponderText+20, "got %q", text)
+}
+
 func TestLongNodeNameFitsIntoLabel(t *testing.T) {
 	long := strings.Repeat("n", 200)
 	check.Is(t, maxLabelValue, len(toLabelValue(long+"1")))

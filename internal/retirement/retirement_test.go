@@ -15,7 +15,9 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/drain"
 	"github.com/slipway-dev/slipway/internal/drainability"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/testing/check"
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
@@ -461,6 +463,39 @@ func TestDeletedRetirementIsCancelledOnlyBeforeNodeDeletion(t *testing.T) {
 			}
 		}))
 	}
+}
+
+// leftRequests is an API with the EvictionRequests of a crashed drain. Only their deletion is expected.
+type leftRequests struct {
+	drain.EvictionRequestAPI
+
+	names []string
+}
+
+func (l *leftRequests) ListEvictionRequests(context.Context, string) (all []kubeapi.EvictionRequest, err error) {
+	for _, name := range l.names {
+		all = append(all, kubeapi.EvictionRequest{ObjectMeta: kubeapi.ObjectMeta{Name: name}})
+	}
+	return all, nil
+}
+
+func (l *leftRequests) DeleteEvictionRequest(_ context.Context, _, name string) error {
+	l.names = slices.DeleteFunc(l.names, func(n string) bool { return n == name })
+	return nil
+}
+
+func TestCancelledRetirementDeletesEvictionRequestsOfCrashedDrain(t *testing.T) {
+	withGroupOfTwo(t, func(t *testing.T, ctx context.Context, s *sim) {
+		s.addPod("a", "web", func(p *simPod) { p.evictionDenied = true })
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		requirePhase(t, s.reconcileUntilDone(ctx, s.newController(t), "r", 5*time.Minute), v1alpha1.Draining)
+		must.NoError(t, s.retirements.Delete(ctx, s.getRetirement("r")))
+		left, next := &leftRequests{names: []string{"slipway-1", "slipway-2"}}, s.newController(t)
+		next.options.EvictionRequests = left
+		s.reconcileUntilDone(ctx, next, "r", time.Hour)
+		s.checkNodeRestored(t, "a")
+		check.Len(t, 0, left.names)
+	})
 }
 
 func TestVolumeDetachWaitSurvivesRestart(t *testing.T) {

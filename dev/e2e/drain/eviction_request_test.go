@@ -217,7 +217,7 @@ func (f *fixture) evictedPods() (names []string) {
 	return names
 }
 
-func TestEvictionRequests(t *testing.T) {
+func TestDrainAsksRespondersBeforeEviction(t *testing.T) {
 	t.Parallel()
 	bed := startWithEvictionRequests(t)
 	t.Run("the responder removes its pod", func(t *testing.T) {
@@ -227,6 +227,11 @@ func TestEvictionRequests(t *testing.T) {
 		f.run(f.app("web", 2).Deployment())
 		was := f.pods()
 		f.checkOutput(f.drain(exitDrained, f.node, "--dry-run=server"), f.ns+"/db-0: asks "+mover+" (priority 10000)")
+		why, err := testbed.NewCommand(f.ctx, t, "slipway", "why", "--kubeconfig", f.Kubeconfig(), "node/"+f.node).Output()
+		f.check(err)
+		if words := strings.Join(strings.Fields(string(why)), " "); !strings.Contains(words, "ASKED BEFORE ITS EVICTION "+f.ns+"/db-0 "+mover) {
+			t.Errorf("why does not name the responder:\n%s", why)
+		}
 		report := f.parseReport(f.drain(exitDrained, f.node, "-o", "json"))
 		for _, p := range report.Pods {
 			switch r := p.EvictionRequest; {
