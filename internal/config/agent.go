@@ -387,6 +387,7 @@ func listNoticeTypeNames() []string {
 // formatActions and formatConditionActions list the allowed actions for messages.
 func formatActions() string          { return "acknowledge, drain-marked, drain, cordon or ignore" }
 func formatConditionActions() string { return "drain-marked, drain, cordon or ignore" }
+
 // conditionRulesValue is the value of a flag that can be repeated, with one rule each time.
 type conditionRulesValue []condition.Rule
 

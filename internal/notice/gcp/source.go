@@ -138,21 +138,24 @@ func (s *Source) ResumeNotices(notices []notice.Notice) {
 func (s *Source) read(ctx context.Context) (snapshot notice.Snapshot, changed bool, err error) {
 	began := time.Now()
 	value, err := s.fetch(ctx)
+	if err == nil {
+		snapshot, err = s.parse(value, time.Now())
+	}
 	if s.optional && hasNoInformation(err) {
 		elapsed.Sleep(ctx, time.Until(began.Add(maxWait)))
-		value, err = s.value, nil
+		if value, err = s.value, nil; value != "" {
+			snapshot, err = s.parse(value, time.Now())
+		}
 	}
 	if time.Since(began) >= DefaultInterval {
 		s.RequestPoll()
 	}
-	if err != nil || value == "" {
-		return notice.Snapshot{}, false, err
-	}
-	now := time.Now()
-	snapshot, err = s.parse(value, now)
 	if err != nil {
 		s.etag = ""
-		return notice.Snapshot{}, false, s.client.NewError(poll.WrongShape, err)
+		return notice.Snapshot{}, false, s.toPollError(err)
+	}
+	if value == "" {
+		return notice.Snapshot{}, false, nil
 	}
 	isFirst := s.value == ""
 	s.value = value
@@ -160,8 +163,16 @@ func (s *Source) read(ctx context.Context) (snapshot notice.Snapshot, changed bo
 		return notice.Snapshot{}, false, nil
 	}
 	s.last = snapshot
-	snapshot.At = now
+	snapshot.At = time.Now()
 	return snapshot, true, nil
+}
+
+// toPollError returns the error of a request, or an error of class [poll.WrongShape] for a value that cannot be parsed.
+func (s *Source) toPollError(err error) error {
+	if failed := (*poll.Error)(nil); errors.As(err, &failed) {
+		return failed
+	}
+	return s.client.NewError(poll.WrongShape, err)
 }
 
 // fetch returns the value of the key. After a failure it does not wait for a change, so that the end of the failure is

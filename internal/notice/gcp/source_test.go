@@ -149,16 +149,33 @@ func TestQuietVMNeedsFewRequests(t *testing.T) {
 	})
 }
 
-// TestVMWithoutPlannedMaintenanceIsReady covers most VMs: the server has no information about the key.
+// TestVMWithoutPlannedMaintenanceIsReady covers most VMs: the server has no information about the key, in several ways.
 func TestVMWithoutPlannedMaintenanceIsReady(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := guard(t, newMetadataServer())
-		time.Sleep(maxWait + time.Second)
-		check.Is(t, false, g.sources[2].LastRead().IsZero())
-		if s, emitted := g.snapshot(PlannedSource); emitted {
-			t.Errorf("a missing key proves something: %+v", s)
-		}
-	})
+	for name, value := range map[string]string{"404": "", "error": `{ "error": "no notifications have been received yet, try again later" }`} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newMetadataServer()
+				if value != "" {
+					m.set("upcoming-maintenance", value)
+				}
+				g := guard(t, m)
+				time.Sleep(maxWait + time.Second)
+				check.Is(t, false, g.sources[2].LastRead().IsZero())
+				if s, emitted := g.snapshot(PlannedSource); emitted {
+					t.Errorf("a missing value proves something: %+v", s)
+				}
+				start := time.Now().Add(10 * time.Minute)
+				m.set("upcoming-maintenance", planned(start, "PENDING"))
+				time.Sleep(2 * maxWait)
+				s, _ := g.snapshot(PlannedSource)
+				check.Is(t, 1, len(s.Notices))
+				m.set("upcoming-maintenance", `{"error":"x"}`)
+				time.Sleep(time.Hour)
+				s, _ = g.snapshot(PlannedSource)
+				check.Is(t, 1, len(s.Notices)) // it stays
+			})
+		})
+	}
 }
 
 func planned(start time.Time, status string) string {
