@@ -57,14 +57,13 @@ func TestI11KillsInVirtualTime(t *testing.T) {
 }
 
 // courseSizes are the sizes of the Deployments of a kill course.
-var courseSizes = map[string]int32{"one": 1, "two": 2, "scaled": 1}
+var courseSizes = map[string]int32{"one": 1, "scaled": 1}
 
 // runKillCourse drains the first instance and kills its agent at the request, if one is given. It checks that no size was
 // below its user's wish, and that surges have left nothing (I11). It returns the requests of the draining agents.
 func (f *fixture) runKillCourse(then afterKill, at faultproxy.RequestID, moment faultproxy.Moment) []faultproxy.Request {
 	f.t.Helper()
 	all := objects(f.app("one", courseSizes["one"]))
-	all = append(all, objects(f.app("two", courseSizes["two"]))...)
 	all = append(all, objects(f.app("scaled", courseSizes["scaled"]))...)
 	all = append(all, f.autoscaler("scaled", new(int32(1)), 3))
 	f.runAtHome(all...)
