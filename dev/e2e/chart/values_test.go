@@ -37,6 +37,19 @@ var refusals = []refusal{
 		"agent.forcedDrains: false keeps the right to from the agent",
 	},
 	{
+		"surges of agents without policies", "agent: {admissionPolicies: false, config: {surge: annotated}}",
+		"a stolen token could then change the image of every pod; want agent.admissionPolicies: true",
+	},
+	{
+		"surges of the manager without policies", "manager: {enabled: true, surge: true, admissionPolicies: false}",
+		"a stolen token could then change the image of every pod; want manager.admissionPolicies: true",
+	},
+	{
+		"surges of a group without rights", "manager: {enabled: true, nodeGroups: {ci: {drain: {surge: Always}}}}",
+		"manager.nodeGroups.ci.drain.surge: Always, but manager.surge: false",
+	},
+	{"surge mode that YAML reads as a boolean", "agent: {config: {surge: on}}", "at '/agent/config/surge': value must be one of"},
+	{
 		"traces of the small agent", "agent: {config: {traceEndpoint: 'http://collector:4318'}}",
 		"slipway-agent sends no traces: want agent.binary: slipway",
 	},
