@@ -16,7 +16,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice/poll"
 )
 
-// buildMock compiles AWS's own emulator of the metadata service, whose version is in mock/go.mod.
+// buildMock compiles AWS's own emulator of the metadata service. Its version is in mock/go.mod.
 func buildMock(t *testing.T) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "ec2-metadata-mock")
