@@ -187,6 +187,7 @@ func runAgent(ctx context.Context, c config.Agent, x AgentOptions, log *slog.Log
 			return err
 		}
 		running.Store(a)
+		releaseProgramPages()
 		log.Info("guarding the node", "version", Version(), "cloud", own.cloud, "resource", own.resource, "endpoint", endpoint,
 			"pollInterval", c.PollInterval.String(), "dryRun", c.DryRun)
 		return runWithNotifier(ctx, notifier, a.Run)
