@@ -64,7 +64,6 @@ func draining(rt *v1alpha1.NodeRetirement) bool { return rt.Status.Phase == v1al
 // These are kinds of requests.
 const (
 	evictionKind     = "api POST /api/v1/namespaces/*/pods/*/eviction"
-	scaleKind        = "api PUT /apis/apps/v1/namespaces/*/deployments/*/scale"
 	nodePatchKind    = "api PATCH /api/v1/nodes/*"
 	nodeDeletionKind = "api DELETE /api/v1/nodes/*"
 	vmDeletionKind   = "arm POST /subscriptions/" + controlplane.Subscription +
@@ -85,9 +84,8 @@ var courses = []course{
 		},
 	},
 	{
-		name:      "surged",
-		realKills: []faultproxy.RequestID{{Kind: scaleKind, Nth: 1}, {Kind: scaleKind, Nth: 2}},
-		group:     "drain: {timeout: 30m, surge: Always}",
+		name:  "surged", // on a control plane, dev/e2e/surge kills agents
+		group: "drain: {timeout: 30m, surge: Always}",
 		prepare: func(f *fixture) {
 			app := f.app("single", 0, 1)
 			app.Node, app.NodeSelector = "", map[string]string{"kubernetes.azure.com/agentpool": f.pool.Name}
