@@ -1,7 +1,6 @@
 package retirement_test
 
 import (
-	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -9,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/dev/faultproxy"
@@ -25,13 +23,6 @@ func (f *fixture) raised(name string) bool {
 		f.t.Errorf("Deployment %s has %d replicas, want 1", name, *d.Spec.Replicas)
 	}
 	return slices.ContainsFunc(d.ManagedFields, func(m metav1.ManagedFieldsEntry) bool { return m.Manager == "slipway-surge" })
-}
-
-func (f *fixture) setUnschedulable(i int, value bool) {
-	f.t.Helper()
-	patch := fmt.Appendf(nil, `{"spec":{"unschedulable":%t}}`, value)
-	_, err := f.Client().CoreV1().Nodes().Patch(f.ctx, f.pool.NodeName(i), types.MergePatchType, patch, metav1.PatchOptions{})
-	f.check(err)
 }
 
 func (f *fixture) podsOf(app string) []corev1.Pod {
