@@ -23,9 +23,6 @@ import (
 	"github.com/slipway-dev/slipway/internal/surge"
 )
 
-// maxConcurrentSurges is how many successors one command starts at the same time.
-const maxConcurrentSurges = 128
-
 // surgeFlags holds the flags for starting the successors of pods before they leave.
 type surgeFlags struct {
 	mode      string
@@ -73,7 +70,7 @@ func (s *surgeFlags) newSurger(api *kubeapi.Client, log io.Writer) (*surge.Surge
 		host = "unknown"
 	}
 	return surge.New(surge.Options{
-		API: api, Namespace: s.namespace, Mode: mode, MaxConcurrent: maxConcurrentSurges,
+		API: api, Namespace: s.namespace, Mode: mode,
 		Identity: fmt.Sprintf("command/%s/%d", host, os.Getpid()),
 		Logger:   slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})

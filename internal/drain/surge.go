@@ -142,7 +142,8 @@ func (d *Drain) newSurge(p *podState) *podSurge {
 	if d.options.Surger == nil || d.options.DisableEviction || !p.group.IsZero() || isExemptFromPDBs(&p.pod) {
 		return nil
 	}
-	if c := fromkubeapi.FindController(&p.pod); c != nil && c.Kind == "ReplicaSet" {
+	// The pods of a StatefulSet cannot surge. The report says so.
+	if c := fromkubeapi.FindController(&p.pod); c != nil && (c.Kind == "ReplicaSet" || c.Kind == "StatefulSet") {
 		return &podSurge{controller: c.UID}
 	}
 	return nil

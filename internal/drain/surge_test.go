@@ -188,7 +188,6 @@ func TestPodsThatCannotSurgeCostNothing(t *testing.T) {
 	for _, with := range []bool{false, true} {
 		simulate(t, func(t *testing.T, s *sim) {
 			began := time.Now()
-			s.addPod("set", withOwner("StatefulSet"))
 			s.addPod("job", withOwner("Job"))
 			s.addPod("new", withPhase("Pending"))
 			s.addPod("done", withPhase("Succeeded"))
@@ -204,7 +203,7 @@ func TestPodsThatCannotSurgeCostNothing(t *testing.T) {
 			check.Is(t, 0, len(f.decisions))
 		})
 	}
-	check.Is(t, 4, len(times[true]))
+	check.Is(t, 3, len(times[true]))
 	check.Is(t, fmt.Sprint(times[false]), fmt.Sprint(times[true]))
 }
 

@@ -28,7 +28,8 @@ const (
 	restoreTimeout = 15 * time.Second
 
 	defaultSchedulingWait = 10 * time.Second
-	defaultMaxConcurrent  = 32
+	// defaultMaxConcurrent lets all pods of a node surge at once. A node has 110 pods by default.
+	defaultMaxConcurrent = 128
 	// maxLearned limits of how many owners start-up times and reversals are kept.
 	maxLearned = 4096
 )
@@ -86,7 +87,7 @@ type Options struct {
 	SchedulingWait time.Duration
 	// CheckRoom, if set, reports whether another pod like this one can be scheduled on another node, and why not.
 	CheckRoom func(ctx context.Context, pod kubeapi.Pod) (fits bool, detail string)
-	// MaxConcurrent limits how many surges run at once; 0 is 32.
+	// MaxConcurrent limits how many surges run at once; 0 is 128.
 	MaxConcurrent int
 	Metrics       Metrics // may be nil
 	Logger        *slog.Logger

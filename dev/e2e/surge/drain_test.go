@@ -83,16 +83,13 @@ func TestDrainSurgesOnlyWhereItCan(t *testing.T) {
 			continue
 		}
 		found++
-		var verdict surge.Verdict // none for a pod of a StatefulSet, which is never asked for
+		var verdict surge.Verdict
 		if p.Surge != nil {
 			verdict = p.Surge.Decision.Verdict
 		}
-		want, removal := surge.Verdict(""), drain.Evicted
-		switch app {
-		case "bare":
+		want, removal := surge.Refused, drain.Evicted
+		if app == "bare" {
 			want, removal = surge.Needed, drain.Surged
-		case "never":
-			want = surge.Refused
 		}
 		if verdict != want || p.Removal != removal {
 			t.Errorf("%s was %s with the verdict %q; want it %s and %q", p.Name, p.Removal, verdict, removal, want)
