@@ -21,7 +21,7 @@ var layers = [][]string{
 	{"internal/placement/explain", "internal/placement/placementtest"},
 	{"internal/bootstrap", "internal/provisioning/launch", "internal/retirement"},
 	{"internal/nodegroup"},
-	{"internal/orphans", "internal/provisioning"},
+	{"internal/orphans", "internal/provisioning", "internal/surge/room"},
 	{"internal/agent", "internal/cloudpool", "internal/manager"},
 	{"internal/config", "internal/doctor", "internal/report", "internal/top"},
 	{"internal/compat"},
