@@ -77,6 +77,8 @@ type hold struct {
 	mu      sync.Mutex
 	renewed time.Time // before the last successful write was sent
 	lost    bool      // the Lease is gone, or names another process
+	// deleted is true if a client has deleted the Lease while no other process could have taken it over.
+	deleted bool
 }
 
 func (s *Surger) newHold(l kubeapi.Lease, renewed time.Time) *hold {
@@ -85,7 +87,7 @@ func (s *Surger) newHold(l kubeapi.Lease, renewed time.Time) *hold {
 
 var (
 	// errRecordLost: another process has taken the record over, and restores the size.
-	errRecordLost = errors.New("another process has taken the record of the surge over")
+	errRecordLost = errors.New("another process has taken the record of the surge over, or has deleted it")
 	// errNotRenewed: another process may take the record over soon.
 	errNotRenewed = errors.New("the record of the surge could not be renewed")
 	// errBusy: another process holds the record.
@@ -210,6 +212,19 @@ func (h *hold) setLost() {
 	h.lost = true
 }
 
+// setGone records that the Lease no longer exists.
+func (h *hold) setGone() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.lost, h.deleted = true, time.Since(h.renewed) < leaseDuration
+}
+
+func (h *hold) isDeleted() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.deleted
+}
+
 // renew renews the Lease, and reports whether it did.
 func (h *hold) renew(ctx context.Context) bool {
 	h.turn <- struct{}{}
@@ -257,7 +272,7 @@ func (h *hold) write(ctx context.Context, l kubeapi.Lease) error {
 		h.renewed = began
 		h.mu.Unlock()
 	case kubeapi.IsNotFound(err):
-		h.setLost()
+		h.setGone()
 	case kubeapi.IsConflict(err):
 		h.reread(ctx)
 	}
@@ -271,7 +286,7 @@ func (h *hold) reread(ctx context.Context) {
 	})
 	switch {
 	case kubeapi.IsNotFound(err):
-		h.setLost()
+		h.setGone()
 	case err != nil:
 	case current.UID != h.lease.UID || current.Spec.HolderIdentity != h.s.options.Identity:
 		h.setLost()

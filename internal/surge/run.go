@@ -613,12 +613,19 @@ func (x *surgeRun) checkOwner(ctx context.Context) error {
 
 // end restores what the surge has changed, and deletes its record.
 func (x *surgeRun) end(ctx context.Context, cause error) error {
-	if x.hold.isLost() {
+	restoring, cancel := context.WithTimeout(context.WithoutCancel(ctx), restoreTimeout)
+	defer cancel()
+	h := x.hold
+	if h.isDeleted() {
+		// Without a record no other process restores the size.
+		if again, err := x.s.acquireRecord(restoring, x.record); err == nil && again != nil {
+			h = again
+		}
+	}
+	if h.isLost() {
 		x.result.RestoreErr = errRecordLost
 		return cause
 	}
-	restoring, cancel := context.WithTimeout(context.WithoutCancel(ctx), restoreTimeout)
-	defer cancel()
 	successor := ""
 	if x.successor != nil {
 		successor = x.successor.name
@@ -633,7 +640,7 @@ func (x *surgeRun) end(ctx context.Context, cause error) error {
 		// The request may still be carried out. Another process looks again when the record has expired.
 		return cause
 	}
-	if err := x.hold.release(restoring); err != nil {
+	if err := h.release(restoring); err != nil {
 		x.result.RestoreErr = err
 	}
 	return cause

@@ -466,6 +466,21 @@ func TestSurgeSurvivesOutageOfAPIServer(t *testing.T) {
 	})
 }
 
+func TestI11SizeIsRestoredAfterRecordWasDeleted(t *testing.T) {
+	simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+		p := c.newProcess(ctx, "n1/1")
+		time.AfterFunc(7*time.Second, func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			clear(c.leases)
+		})
+		_, result := p.surge(leaving, time.Time{}, nil)
+		check.Is(t, ReasonRecordLost, result.Reason, result)
+		check.Not(t, result.RestoreErr != nil, "result %+v", result)
+		check.Is(t, "", c.findI11Violation())
+	})
+}
+
 func TestOwnerHasOneSurgeAtATime(t *testing.T) {
 	simulate(t, func(t *testing.T) *cluster { return newCluster(t, 2) }, func(t *testing.T, ctx context.Context, c *cluster) {
 		c.mu.Lock()
