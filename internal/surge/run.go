@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/drainability/fromkubeapi"
+	"github.com/slipway-dev/slipway/internal/elapsed"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
@@ -616,6 +617,9 @@ func (x *surgeRun) end(ctx context.Context, cause error) error {
 	restoring, cancel := context.WithTimeout(context.WithoutCancel(ctx), restoreTimeout)
 	defer cancel()
 	h := x.hold
+	// After an outage, another process may have restored the size, and a later surge may have raised it.
+	for !h.isHeld() && !h.isLost() && !h.renew(restoring) && elapsed.Sleep(restoring, retryPause) {
+	}
 	if h.isDeleted() {
 		// Without a record no other process restores the size.
 		if again, err := x.s.acquireRecord(restoring, x.record); err == nil && again != nil {

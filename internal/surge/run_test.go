@@ -481,6 +481,32 @@ func TestI11SizeIsRestoredAfterRecordWasDeleted(t *testing.T) {
 	})
 }
 
+func TestSurgeAfterOutageLeavesSizeToNextHolder(t *testing.T) {
+	simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+		c.mu.Lock()
+		c.neverReady = true
+		c.mu.Unlock()
+		p := c.newProcess(ctx, "n1/1")
+		began := time.Now()
+		p.client.nextFault = func(int) fault {
+			since := time.Since(began)
+			return fault{fails: since > 5*time.Second && since < 41*time.Second}
+		}
+		time.AfterFunc(30*time.Second, func() { // the size is that of another surge now
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			for _, l := range c.leases {
+				l.Spec.HolderIdentity = "n2/1"
+				c.touch(&l.ObjectMeta)
+			}
+		})
+		_, result := p.surge(leaving, began.Add(40*time.Second), nil)
+		check.Is(t, ReasonUntil, result.Reason, result)
+		check.Not(t, result.RestoreErr == nil, "result %+v", result)
+		check.Is(t, 2, c.currentField())
+	})
+}
+
 func TestOwnerHasOneSurgeAtATime(t *testing.T) {
 	simulate(t, func(t *testing.T) *cluster { return newCluster(t, 2) }, func(t *testing.T, ctx context.Context, c *cluster) {
 		c.mu.Lock()
