@@ -60,11 +60,37 @@ func parseRecord(l *kubeapi.Lease) (*record, error) {
 	if err := json.Unmarshal([]byte(l.Annotations[recordAnnotation]), &r); err != nil {
 		return nil, fmt.Errorf("lease %s/%s: annotation %s: %w", l.Namespace, l.Name, recordAnnotation, err)
 	}
-	if _, known := map[string]bool{"replicas": true, "minReplicas": true, "minReplicaCount": true}[r.Target.Field]; !known || r.Target.UID == "" {
-		return nil, fmt.Errorf("lease %s/%s: annotation %s: target.field %q, target.uid %q: want a size field and a UID",
-			l.Namespace, l.Name, recordAnnotation, r.Target.Field, r.Target.UID)
+	if problem := r.findProblem(l.Name); problem != "" {
+		return nil, fmt.Errorf("lease %s/%s: annotation %s: %s", l.Namespace, l.Name, recordAnnotation, problem)
 	}
 	return &r, nil
+}
+
+// sizeFields maps each kind of a target to its field.
+var sizeFields = map[string]string{
+	"Deployment": "replicas", "ReplicaSet": "replicas", "Rollout": "replicas",
+	"HorizontalPodAutoscaler": "minReplicas", "ScaledObject": "minReplicaCount",
+}
+
+// findProblem returns why no surge has written this record; empty if one may have. A client that has fewer rights than this
+// process may have written it.
+func (r *record) findProblem(leaseName string) string {
+	t := r.Target
+	switch {
+	case t.UID == "" || t.Field == "" || t.Field != sizeFields[t.Kind]:
+		return fmt.Sprintf("target.kind %q, target.field %q, target.uid %q: want a size field of the kind and a UID", t.Kind, t.Field, t.UID)
+	case leaseName != leaseNamePrefix+r.Owner.UID:
+		return fmt.Sprintf("owner.uid %q: want the UID in the name", r.Owner.UID)
+	case t.Namespace != r.Pod.Namespace:
+		return fmt.Sprintf("target.namespace %q: want that of the pod, %q", t.Namespace, r.Pod.Namespace)
+	case t.isScaler() && (r.From == nil || *r.From >= 0 && *r.From < r.To):
+		return ""
+	case !t.isScaler() && t.UID != r.Owner.UID:
+		return fmt.Sprintf("target.uid %q: want that of the owner, %q", t.UID, r.Owner.UID)
+	case !t.isScaler() && r.From != nil && *r.From >= 1 && r.To == *r.From+1:
+		return ""
+	}
+	return fmt.Sprintf("from %s, to %d: want a raise", formatSize(r.From), r.To)
 }
 
 // hold is this process's hold on the record of one owner.
@@ -171,7 +197,7 @@ func (s *Surger) takeExisting(ctx context.Context, l kubeapi.Lease, seen *observ
 	seen.update(current, time.Now())
 	if own || !time.Now().Before(seen.expiry(current)) {
 		if _, err := parseRecord(current); err != nil {
-			return nil, true, err
+			return nil, true, refuse(ReasonBusy, "the record of another surge is invalid, delete it if no surge runs: %v", err)
 		}
 		if err := s.restoreExpired(ctx, *current); err != nil {
 			s.log.Warn("cannot restore a record, will retry", "lease", current.Name, "err", err)

@@ -507,6 +507,50 @@ func TestSurgeAfterOutageLeavesSizeToNextHolder(t *testing.T) {
 	})
 }
 
+func TestForgedRecordIsNotRestored(t *testing.T) {
+	size := func(n int32) *int32 { return &n }
+	genuine := func() record {
+		return record{
+			Owner: Owner{UID: "u-web"}, From: size(1), To: 2, Pod: podRef{Namespace: namespace, Name: leaving},
+			Target: sizeTarget{APIVersion: "apps/v1", Kind: "Deployment", Namespace: namespace, Name: "web", UID: "u-web", Field: "replicas"},
+		}
+	}
+	for name, forge := range map[string]func(r *record){
+		"stops the owner":   func(r *record) { r.From, r.To = size(0), 1 },
+		"several steps":     func(r *record) { r.To = 4 },
+		"without a size":    func(r *record) { r.From = nil },
+		"another object":    func(r *record) { r.Target.UID = "u-other" },
+		"another owner":     func(r *record) { r.Owner.UID, r.Target.UID = "u-other", "u-other" },
+		"another namespace": func(r *record) { r.Target.Namespace = "kube-system" },
+		"another field":     func(r *record) { r.Target.Field = "minReplicas" },
+		"an unknown kind":   func(r *record) { r.Target.Kind = "StatefulSet" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+				p := c.newProcess(ctx, "n1/1")
+				r := genuine()
+				l, err := p.newLease(&r, time.Now())
+				must.NoError(t, err)
+				_, err = parseRecord(&l)
+				must.NoError(t, err)
+				forge(&r)
+				forged, err := p.newLease(&r, time.Now())
+				must.NoError(t, err)
+				l.Annotations, l.Spec.HolderIdentity = forged.Annotations, "x/1"
+				c.mu.Lock()
+				c.deployment.ManagedFields = managedBy(FieldManager, "replicas")
+				p.client.putLease(l)
+				c.mu.Unlock()
+				began := time.Now()
+				result := p.Run(ctx, c.request(startDecision(), began.Add(10*time.Minute)))
+				check.Is(t, ReasonBusy, result.Reason, result)
+				check.Not(t, time.Since(began) > time.Minute, "it took %s", time.Since(began))
+				check.Is(t, 1, c.currentField())
+			})
+		})
+	}
+}
+
 func TestOwnerHasOneSurgeAtATime(t *testing.T) {
 	simulate(t, func(t *testing.T) *cluster { return newCluster(t, 2) }, func(t *testing.T, ctx context.Context, c *cluster) {
 		c.mu.Lock()
