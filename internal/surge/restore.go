@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/elapsed"
@@ -21,6 +22,8 @@ const (
 	// takeOverSpread is the longest random delay before an expired record is taken over, so that a thousand agents do
 	// not all write at once.
 	takeOverSpread = 5 * time.Second
+	// maxConcurrentRestores lets other records be restored while one waits for a request that hangs.
+	maxConcurrentRestores = 16
 	// maxLeaseDuration limits the duration that another process has written.
 	maxLeaseDuration = time.Minute
 )
@@ -53,6 +56,9 @@ func (s *Surger) RestoreExpired(ctx context.Context) {
 	observations := map[string]*observation{}
 	jitters := map[string]time.Duration{}
 	lastFailure := ""
+	slots := make(chan struct{}, maxConcurrentRestores)
+	var restoring sync.WaitGroup
+	defer restoring.Wait()
 	for wait := rand.N(takeOverSpread); elapsed.Sleep(ctx, wait); {
 		leases, err := call(ctx, func(ctx context.Context) ([]kubeapi.Lease, error) {
 			return s.api.ListCachedLeases(ctx, s.options.Namespace, RecordLabel+"=true")
@@ -85,10 +91,15 @@ func (s *Surger) RestoreExpired(ctx context.Context) {
 				wait = min(wait, left)
 				continue
 			}
-			if err := s.restoreExpired(ctx, l); err != nil && ctx.Err() == nil {
-				s.log.Warn("cannot restore the record of a surge, will retry", "lease", l.Name, "err", err)
-			}
+			slots <- struct{}{}
+			restoring.Go(func() {
+				defer func() { <-slots }()
+				if err := s.restoreExpired(ctx, l); err != nil && ctx.Err() == nil {
+					s.log.Warn("cannot restore the record of a surge, will retry", "lease", l.Name, "err", err)
+				}
+			})
 		}
+		restoring.Wait()
 		observations = known
 		for name := range jitters {
 			if known[name] == nil {
