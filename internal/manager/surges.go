@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// surgeCheckInterval is the pause between two checks whether a NodeGroup lets pods surge.
+	// surgeCheckInterval is the pause between two checks whether this manager has to restore sizes.
 	surgeCheckInterval = 30 * time.Second
 	// surgeSchedulingWait is how long a successor may be unschedulable. Before the raise, placement has found a node or an
 	// instance template for it, and an instance needs minutes to join.
@@ -29,9 +29,11 @@ const (
 // surges has the Surgers of the retirements' drains, one for each mode. It restores the sizes of crashed processes while this
 // manager leads.
 type surges struct {
-	groups   *GroupSource
-	byMode   map[surge.Mode]*surge.Surger
-	interval time.Duration
+	groups *GroupSource
+	byMode map[surge.Mode]*surge.Surger
+	// listRecords lists the records of surges. Its error says whether this manager may.
+	listRecords func(context.Context) error
+	interval    time.Duration
 }
 
 func (a *components) newSurges() (*surges, error) {
@@ -49,6 +51,12 @@ func (a *components) newSurges() (*surges, error) {
 		return cluster, cluster.WaitForSync(ctx)
 	}}
 	s := &surges{groups: a.groups, byMode: map[surge.Mode]*surge.Surger{}, interval: surgeCheckInterval}
+	s.listRecords = func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, kubeapi.DefaultTimeout)
+		defer cancel()
+		_, err := a.API.ListCachedLeases(ctx, a.config.ownNamespace(), surge.RecordLabel+"=true")
+		return err
+	}
 	for _, mode := range []surge.Mode{surge.Annotated, surge.On} {
 		if s.byMode[mode], err = surge.New(surge.Options{
 			API: a.API, Namespace: a.config.ownNamespace(), Identity: surge.NewIdentity("manager"), Mode: mode, SchedulingWait: surgeSchedulingWait,
@@ -77,10 +85,17 @@ func (s *surges) newSurger(m surge.Mode) drain.Surger { return s.byMode[m] }
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (*surges) NeedLeaderElection() bool { return true }
 
-// Start restores sizes until ctx ends. It begins when the first NodeGroup lets pods surge, because a manager without such a
-// group has no right to read the records.
+// Start restores sizes until ctx ends. A manager that may read the records begins at once: they may be of a NodeGroup that no
+// longer lets pods surge, or of slipway drain. Another manager begins when the first NodeGroup lets pods surge.
 func (s *surges) Start(ctx context.Context) error {
-	for !s.isAnyGroupSurging(ctx) {
+	for isAllowed := true; !s.isAnyGroupSurging(ctx); {
+		if isAllowed {
+			err := s.listRecords(ctx)
+			if err == nil {
+				break
+			}
+			isAllowed = !kubeapi.IsForbidden(err)
+		}
 		if !elapsed.Sleep(ctx, s.interval) {
 			return nil
 		}
