@@ -115,6 +115,7 @@ func (a *Agent) syncDrainWithNotices(ctx context.Context) {
 	case a.drain == nil:
 		a.startDrain(ctx, want)
 	case !slices.Equal(a.drain.spec.demands, want.demands), a.drain.drained && a.needsDrainNow(now):
+		a.drain.drain.SkipRestoreWait() // the next drain may have only seconds
 		a.stopDrainAndWait()
 		a.startDrain(ctx, want)
 	case !a.drain.spec.equal(want):

@@ -52,3 +52,45 @@ func TestAgentSurgesAndRestoresUntilItEnds(t *testing.T) {
 		}
 	})
 }
+
+// slowSurger needs 15 s to restore a size. It refuses each surge after the first.
+type slowSurger struct {
+	fakeSurger
+
+	started atomic.Int32
+}
+
+func (s *slowSurger) Decide(ctx context.Context, pod kubeapi.Pod, pdbs []*kubeapi.PodDisruptionBudget, known bool, until time.Time) (surge.Decision, error) {
+	d, err := s.fakeSurger.Decide(ctx, pod, pdbs, known, until)
+	if s.surges.Load() > 0 {
+		d.Verdict, d.Reason = surge.Refused, surge.ReasonNoTime
+	}
+	return d, err
+}
+
+func (s *slowSurger) Run(ctx context.Context, r surge.Request) surge.Result {
+	s.started.Add(1)
+	<-ctx.Done()
+	defer time.Sleep(15 * time.Second)
+	return s.fakeSurger.Run(ctx, r)
+}
+
+func TestUrgentNoticeDoesNotWaitForRestoredSizes(t *testing.T) {
+	withTestNode(t, time.Second, func(t *testing.T, m *testNode) {
+		s := &slowSurger{}
+		m.startAgent(t, 0, func(o *Options) { o.Surger = s })
+		first := newNotice(notice.Redeploy, "1", time.Hour)
+		m.source.setNotices(first)
+		for s.started.Load() == 0 {
+			time.Sleep(time.Second)
+		}
+		began := time.Now()
+		m.source.setNotices(first, newNotice(notice.Preempt, "2", 30*time.Second))
+		time.Sleep(20 * time.Second)
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.evictedAt.IsZero() || m.evictedAt.Sub(began) > 2*time.Second {
+			t.Errorf("the pod was evicted at %s, after the notice at %s", m.evictedAt, began)
+		}
+	})
+}

@@ -160,6 +160,7 @@ func New(api API, o Options) *Drain {
 		inbox:               newInbox(),
 		limit:               newConcurrencyLimit(o.MaxInFlight),
 		surgingOwners:       map[string]bool{},
+		skipRestoreWait:     make(chan struct{}),
 		reportedDrained:     o.WasDrained,
 	}
 }

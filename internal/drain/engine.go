@@ -71,7 +71,14 @@ type Drain struct {
 	restoreWaitUntil time.Time // until when a drained node waits for them; zero is not yet
 	// background counts the goroutines of the watch and the requests. surges counts those of the surges.
 	background, surges sync.WaitGroup
+	// skipRestoreWait is closed by the first call of SkipRestoreWait.
+	skipRestoreWait     chan struct{}
+	skipRestoreWaitOnce sync.Once
 }
+
+// SkipRestoreWait makes Run return without waiting until its surges have restored the sizes of their owners. They continue to
+// do that. It may be called from any goroutine.
+func (d *Drain) SkipRestoreWait() { d.skipRestoreWaitOnce.Do(func() { close(d.skipRestoreWait) }) }
 
 // SetTimeLimits changes the time limits. With less time, pods that are stopping get a shorter grace if theirs is longer
 // than the time left. More time is used only for the pods that were not evicted yet. Equal time limits change nothing.

@@ -499,6 +499,7 @@ func (d *Drain) awaitRestores() {
 	defer timer.Stop()
 	select {
 	case <-done:
+	case <-d.skipRestoreWait:
 	case <-timer.C:
 		d.options.Logger.Warn("surges have not restored the sizes of their owners in time: another process restores them when their records expire",
 			"node", d.options.Node)
