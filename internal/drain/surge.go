@@ -26,7 +26,7 @@ const (
 	// maxLeaveWait is how long the watch may take to show that a pod leaves after its surge said so.
 	maxLeaveWait = 5 * time.Second
 	// maxRestoreWait limits how long the end of a drain waits for surges to restore the size of their owners. They need
-	// at most 15 s for that.
+	// at most 15 s for that, after they have waited for their pods to leave.
 	maxRestoreWait = 20 * time.Second
 	// deniedDecisionPause is the shortest time between two decisions about a pod after its PDB denied the eviction.
 	deniedDecisionPause = 10 * time.Second

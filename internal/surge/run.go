@@ -30,6 +30,9 @@ const (
 	readyWait = 10 * time.Minute
 	// removalWait is how long a controller may take to remove the pod after the size was lowered.
 	removalWait = 20 * time.Second
+	// departureWait is how long the raised size is kept after the time of a request is over, while a successor starts. The drain
+	// then evicts or deletes the pod within 10 s.
+	departureWait = 12 * time.Second
 	// evictionWait limits how long the raised size is kept for an eviction.
 	evictionWait = 10 * time.Minute
 )
@@ -66,7 +69,8 @@ type surgeRun struct {
 }
 
 // Run carries out one surge. It returns when the pod is terminating or gone, when the surge failed, or when ctx ends. In
-// each case it has restored the owner's size before, for at most 15 s after the end of ctx.
+// each case it has restored the owner's size before, for at most 15 s after the end of ctx. After Request.Until it may first wait
+// departureWait for the pod to leave.
 func (s *Surger) Run(ctx context.Context, r Request) Result {
 	x := &surgeRun{s: s, request: r, pods: newPodWatch()}
 	limited := ctx
@@ -612,8 +616,35 @@ func (x *surgeRun) checkOwner(ctx context.Context) error {
 	return nil
 }
 
+// awaitDeparture waits until the pod leaves, if the time is over and a successor still starts. If the size was lowered before,
+// the ReplicaSet controller would delete that successor, and the next one would have to start from the beginning.
+func (x *surgeRun) awaitDeparture() {
+	until := x.request.Until
+	if until.IsZero() || time.Now().Before(until) || !x.raised || x.lowered {
+		return
+	}
+	timer := time.NewTimer(departureWait)
+	defer timer.Stop()
+	for {
+		pods, known := x.pods.snapshot()
+		stays := slices.ContainsFunc(pods, func(p podState) bool { return p.uid == x.request.Pod.UID && p.isActive() })
+		starting := slices.ContainsFunc(pods, func(p podState) bool { return !x.before[p.uid] && p.isActive() && p.unschedulable == "" })
+		if !known || !stays || !starting || x.findOtherVictim(pods) == "" {
+			return
+		}
+		select {
+		case <-x.pods.changed:
+		case <-x.lost:
+			return
+		case <-timer.C:
+			return
+		}
+	}
+}
+
 // end restores what the surge has changed, and deletes its record.
 func (x *surgeRun) end(ctx context.Context, cause error) error {
+	x.awaitDeparture()
 	restoring, cancel := context.WithTimeout(context.WithoutCancel(ctx), restoreTimeout)
 	defer cancel()
 	h := x.hold

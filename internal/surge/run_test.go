@@ -168,7 +168,7 @@ func TestFailedSurgeRestoresSize(t *testing.T) {
 	}{
 		"unschedulable": {change: func(c *cluster) { c.noRoom = true }, want: ReasonUnschedulable, took: 12 * time.Second},
 		"never ready":   {change: func(c *cluster) { c.neverReady = true }, want: ReasonNotReadyInTime, took: 601 * time.Second},
-		"too late":      {change: func(c *cluster) { c.neverReady = true }, until: time.Minute, want: ReasonUntil, took: time.Minute},
+		"too late":      {change: func(c *cluster) { c.neverReady = true }, until: time.Minute, want: ReasonUntil, took: time.Minute + departureWait + time.Second},
 		"paused":        {change: func(c *cluster) { c.deployment.Spec.Paused = true }, want: ReasonPaused},
 		"user scales":   {after: func(c *cluster) { c.scaleByUser(4) }, want: ReasonSizeChanged, took: 16 * time.Second},
 		"GitOps tool": {
@@ -549,6 +549,25 @@ func TestForgedRecordIsNotRestored(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestLateSuccessorIsKeptWhenThePodIsEvicted(t *testing.T) {
+	simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+		c.mu.Lock()
+		c.startup = 40 * time.Second
+		c.mu.Unlock()
+		p := c.newProcess(ctx, "n1/1")
+		time.AfterFunc(35*time.Second, func() { c.evict(leaving) }) // forced
+		r := Request{Pod: *c.pod(leaving), Node: "n1", Decision: startDecision(), Until: time.Now().Add(30 * time.Second)}
+		result := p.Run(ctx, r)
+		check.Is(t, ReasonUntil, result.Reason, result)
+		time.Sleep(15 * time.Second)
+		successor := c.pod("web-1-2")
+		must.Not(t, successor == nil, "the successor was deleted")
+		_, ready := successor.ReadyTime()
+		check.Not(t, !ready, "the successor is not ready")
+		check.Is(t, "", c.findI11Violation())
+	})
 }
 
 func TestOwnerHasOneSurgeAtATime(t *testing.T) {
