@@ -71,7 +71,7 @@ func (s *surgeFlags) newSurger(api *kubeapi.Client, log io.Writer) (*surge.Surge
 	}
 	return surge.New(surge.Options{
 		API: api, Namespace: s.namespace, Mode: mode,
-		Identity: fmt.Sprintf("command/%s/%d", host, os.Getpid()),
+		Identity: surge.NewIdentity("command/" + host), // containers share names and process IDs
 		Logger:   slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 }

@@ -93,7 +93,7 @@ type Options struct {
 	Logger        *slog.Logger
 }
 
-// NewIdentity returns an identity of this process. who is a node, or "manager". Two Surgers never have the same one, also after a
+// NewIdentity returns an identity of this process. who is a node, "manager", or "command/HOST". Two Surgers never have the same one, also after a
 // restart: each knows its own surges only.
 func NewIdentity(who string) string { return fmt.Sprintf("%s/%08x", who, rand.Uint32()) }
 
