@@ -379,10 +379,17 @@ func (x *surgeRun) awaitEndpoints(ctx context.Context, successor *podState) erro
 		if errors.As(err, &refused) {
 			return err
 		}
+		if time.Since(x.result.ReadyAt) > endpointWait && err != nil {
+			return refuse(ReasonNoEndpoint, "whether the successor %s is a ready endpoint is unknown after %s: %v", successor.name, endpointWait, err)
+		}
 		if time.Since(x.result.ReadyAt) > endpointWait {
 			return refuse(ReasonNoEndpoint, "the successor %s is not a ready endpoint of Service %s after %s", successor.name, missing, endpointWait)
 		}
-		x.report(AwaitingEndpoint, successor.name, "not an endpoint yet of Service "+missing)
+		detail := "not an endpoint yet of Service " + missing
+		if err != nil {
+			detail = err.Error()
+		}
+		x.report(AwaitingEndpoint, successor.name, detail)
 		if err := x.await(ctx, time.Now().Add(pause)); err != nil {
 			return err
 		}
