@@ -99,8 +99,12 @@ func (d Decision) toRefused(err error) (Decision, error) {
 // findNeed says whether the pod needs a successor before it leaves.
 func findNeed(pod *kubeapi.Pod, pdbs []*kubeapi.PodDisruptionBudget, siblings []podState) (reason, detail string) {
 	var names []string
+	_, ready := pod.ReadyTime()
 	for _, b := range pdbs {
 		names = append(names, b.Name)
+		if !ready && len(pdbs) == 1 && b.Spec.UnhealthyPodEvictionPolicy == "AlwaysAllow" {
+			break
+		}
 		if n := b.Status.ExpectedPods; n > 0 && b.Status.DesiredHealthy >= n {
 			return ReasonPDBNeverAllows, fmt.Sprintf("the PodDisruptionBudget %s wants %d of %d pods healthy, so it never allows an eviction",
 				b.Name, b.Status.DesiredHealthy, n)
@@ -112,7 +116,7 @@ func findNeed(pod *kubeapi.Pod, pdbs []*kubeapi.PodDisruptionBudget, siblings []
 		return ReasonPDBNeverAllows, fmt.Sprintf("the PodDisruptionBudgets %s both select the pod, so an eviction always fails",
 			strings.Join(names, " and "))
 	}
-	if _, ready := pod.ReadyTime(); !ready {
+	if !ready {
 		return ReasonNotReady, "the pod is not Ready"
 	}
 	if n := countReadyElsewhere(siblings, pod.Spec.NodeName); n > 0 {

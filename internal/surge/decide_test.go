@@ -15,6 +15,8 @@ import (
 func TestDecide(t *testing.T) {
 	neverAllows := &kubeapi.PodDisruptionBudget{ObjectMeta: kubeapi.ObjectMeta{Name: "never"}}
 	neverAllows.Status.ExpectedPods, neverAllows.Status.DesiredHealthy = 3, 3
+	allowsUnready := &kubeapi.PodDisruptionBudget{ObjectMeta: kubeapi.ObjectMeta{Name: "unready"}, Status: neverAllows.Status}
+	allowsUnready.Spec.UnhealthyPodEvictionPolicy = "AlwaysAllow"
 	allowsLater := &kubeapi.PodDisruptionBudget{ObjectMeta: kubeapi.ObjectMeta{Name: "later"}}
 	allowsLater.Status.ExpectedPods, allowsLater.Status.DesiredHealthy, allowsLater.Status.CurrentHealthy = 3, 2, 2
 	claim := func(c *cluster, modes ...string) {
@@ -60,8 +62,15 @@ func TestDecide(t *testing.T) {
 		"others are not ready": {size: 2, want: Needed, reason: ReasonLastReady, change: func(c *cluster) {
 			c.pods["web-1-2"].Status.Conditions[0].Status = "False"
 		}},
-		"PDB that never allows it":  {size: 3, pdbs: []*kubeapi.PodDisruptionBudget{neverAllows}, want: Needed, reason: ReasonPDBNeverAllows},
-		"PDB that allows it later":  {size: 3, pdbs: []*kubeapi.PodDisruptionBudget{allowsLater}, want: NotNeeded, reason: ReasonOthersReady},
+		"PDB that never allows it": {size: 3, pdbs: []*kubeapi.PodDisruptionBudget{neverAllows}, want: Needed, reason: ReasonPDBNeverAllows},
+		"PDB that allows it later": {size: 3, pdbs: []*kubeapi.PodDisruptionBudget{allowsLater}, want: NotNeeded, reason: ReasonOthersReady},
+		"PDB that allows it for unready pods": {
+			pdbs: []*kubeapi.PodDisruptionBudget{allowsUnready}, want: NotNeeded, reason: ReasonNotReady,
+			change: func(c *cluster) { c.pods[leaving].Status.Conditions = nil },
+		},
+		"PDB that allows it for unready pods alone": {
+			pdbs: []*kubeapi.PodDisruptionBudget{allowsUnready}, want: Needed, reason: ReasonPDBNeverAllows,
+		},
 		"two PDBs":                  {size: 3, pdbs: []*kubeapi.PodDisruptionBudget{allowsLater, allowsLater}, want: Needed, reason: ReasonPDBNeverAllows},
 		"the pod is not ready":      {want: NotNeeded, reason: ReasonNotReady, change: func(c *cluster) { c.pods[leaving].Status.Conditions = nil }},
 		"the pod is terminating":    {want: NotNeeded, reason: ReasonLeaving, change: func(c *cluster) { c.pods[leaving].DeletionTimestamp = &now }},
