@@ -262,7 +262,7 @@ to an address in a file, or by a proxy of the environment, is known to be cut of
 {{- range $group, $spec := $m.nodeGroups }}
 {{- with (default dict $spec.drain).surge }}
 {{- if ne . "Never" }}
-{{- fail (printf "manager.nodeGroups.%s.drain.surge: %s, but manager.surge: false keeps the rights to from the manager: want manager.surge: true, or drain.surge: Never" $group .) }}
+{{- fail (printf "manager.nodeGroups.%s.drain.surge: %s, but manager.surge: false gives the manager no rights for it: want manager.surge: true, or drain.surge: Never" $group .) }}
 {{- end }}
 {{- end }}
 {{- end }}
