@@ -66,19 +66,20 @@ func parseRecord(l *kubeapi.Lease) (*record, error) {
 	return &r, nil
 }
 
-// sizeFields maps each kind of a target to its field.
-var sizeFields = map[string]string{
-	"Deployment": "replicas", "ReplicaSet": "replicas", "Rollout": "replicas",
-	"HorizontalPodAutoscaler": "minReplicas", "ScaledObject": "minReplicaCount",
+// sizeFields maps each kind of a target to its API group and field.
+var sizeFields = map[string]struct{ group, field string }{
+	"Deployment": {"apps", "replicas"}, "ReplicaSet": {"apps", "replicas"}, "Rollout": {"argoproj.io", "replicas"},
+	"HorizontalPodAutoscaler": {"autoscaling", "minReplicas"}, "ScaledObject": {"keda.sh", "minReplicaCount"},
 }
 
 // findProblem returns why no surge has written this record; empty if one may have. A client that has fewer rights than this
 // process may have written it.
 func (r *record) findProblem(leaseName string) string {
 	t := r.Target
+	want, known := sizeFields[t.Kind]
 	switch {
-	case t.UID == "" || t.Field == "" || t.Field != sizeFields[t.Kind]:
-		return fmt.Sprintf("target.kind %q, target.field %q, target.uid %q: want a size field of the kind and a UID", t.Kind, t.Field, t.UID)
+	case !known || !hasGroup(t.APIVersion, want.group) || t.Field != want.field || t.UID == "":
+		return fmt.Sprintf("target %s %s, field %q, uid %q: want a kind with a size, its field and a UID", t.APIVersion, t.Kind, t.Field, t.UID)
 	case leaseName != leaseNamePrefix+r.Owner.UID:
 		return fmt.Sprintf("owner.uid %q: want the UID in the name", r.Owner.UID)
 	case t.Namespace != r.Pod.Namespace:

@@ -523,6 +523,7 @@ func TestForgedRecordIsNotRestored(t *testing.T) {
 		"another owner":     func(r *record) { r.Owner.UID, r.Target.UID = "u-other", "u-other" },
 		"another namespace": func(r *record) { r.Target.Namespace = "kube-system" },
 		"another field":     func(r *record) { r.Target.Field = "minReplicas" },
+		"another API group": func(r *record) { r.Target.APIVersion = "v1" },
 		"an unknown kind":   func(r *record) { r.Target.Kind = "StatefulSet" },
 	} {
 		t.Run(name, func(t *testing.T) {
