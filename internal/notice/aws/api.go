@@ -3,6 +3,7 @@ package aws
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -32,9 +33,15 @@ func (e *apiError) Error() string {
 	return fmt.Sprintf("status %d, %s: %s", e.status, poll.Quote(e.code), poll.Quote(e.message))
 }
 
-// isDenied reports whether the role lacks a permission.
+// isDenied reports whether the role lacks a permission. Credentials that have expired, or that AWS does not know yet, are
+// refused with the status 403 too, but with another code.
 func (e *apiError) isDenied() bool {
-	return e.status == http.StatusForbidden || e.code == "AccessDenied" || e.code == "AccessDeniedException" || e.code == "UnauthorizedOperation"
+	return e.status == http.StatusForbidden && e.code == "" || e.code == "AccessDenied" || e.code == "AccessDeniedException" || e.code == "UnauthorizedOperation"
+}
+
+// refusesCredentials reports whether other credentials of the same role may be accepted.
+func (e *apiError) refusesCredentials() bool {
+	return e.status == http.StatusForbidden && !e.isDenied()
 }
 
 // isNotWaiting reports whether no lifecycle action waits for the instance: it was completed, or its time has passed.
@@ -127,6 +134,9 @@ func (a *autoScaling) call(ctx context.Context, action string, parameters url.Va
 	}
 	keys.sign(request, body, a.region, apiService, time.Now().Add(-a.metadata.ClockAhead()))
 	answer, err := a.http.do(request)
+	if refused := (*apiError)(nil); errors.As(err, &refused) && refused.refusesCredentials() {
+		a.credentials.drop()
+	}
 	if err != nil {
 		return "", fmt.Errorf("autoscaling:%s: %w", action, err)
 	}

@@ -72,6 +72,13 @@ func (s *credentialSource) get(ctx context.Context, region string) (credentials,
 	return fetched, err
 }
 
+// drop makes the next call of get request new credentials.
+func (s *credentialSource) drop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.current = credentials{}
+}
+
 // readInstanceRole reads the credentials of the instance's role from the metadata service.
 func (s *credentialSource) readInstanceRole(ctx context.Context) (credentials, error) {
 	roles, found, err := s.metadata.Get(ctx, instanceRolePath)
