@@ -167,7 +167,7 @@ func (h *Hook) find(ctx context.Context) error {
 		if name, timeout, err = selectHook(group, answer); err != nil {
 			return err
 		}
-	case name == "":
+	case name == "" || !isDenied(err):
 		return explainLookup(err, "--asg-hook")
 	default: // the names are enough
 		h.log.Warn("cannot read the timeout of the lifecycle hook, assuming the default", "hook", name, "err", err, "timeout", defaultHookTimeout.String())
@@ -201,9 +201,14 @@ func selectHook(group, answer string) (name string, timeout time.Duration, err e
 	return name, timeout, nil
 }
 
+func isDenied(err error) bool {
+	refused := (*apiError)(nil)
+	return errors.As(err, &refused) && refused.isDenied()
+}
+
 // explainLookup turns a denied lookup into a hookOffError, because the option replaces the lookup.
 func explainLookup(err error, option string) error {
-	if refused := (*apiError)(nil); errors.As(err, &refused) && refused.isDenied() {
+	if isDenied(err) {
 		return &hookOffError{fmt.Sprintf("%v: allow the action in the IAM role, or set %s", err, option)}
 	}
 	if errors.Is(err, errNoRole) {

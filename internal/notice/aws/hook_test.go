@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"time"
 
 	"github.com/slipway-dev/slipway/internal/testing/check"
 	"github.com/slipway-dev/slipway/internal/testing/must"
@@ -82,4 +83,15 @@ func TestRefusedCredentialsAreReplacedAndTheHookIsFound(t *testing.T) {
 	if err := newTestHook(t, api, HookOptions{Group: "workers"}).find(t.Context()); !errors.As(err, &off) {
 		t.Errorf("AccessDenied: %v, want the hook off", err)
 	}
+}
+
+func TestTimeoutOfANamedHookIsReadAfterAFailure(t *testing.T) {
+	api := &fakeAPI{answer: func(_ string, w http.ResponseWriter) { refuse(w, http.StatusBadRequest, "Throttling", "Rate exceeded") }}
+	h := newTestHook(t, api, HookOptions{Group: "workers", Hook: "drain"})
+	if err := h.find(t.Context()); err == nil {
+		t.Errorf("found %+v without an answer", h.state())
+	}
+	api.answer = func(_ string, w http.ResponseWriter) { describeHooks(w, 30) }
+	must.NoError(t, h.find(t.Context()))
+	check.Is(t, 30*time.Second, h.state().timeout)
 }
