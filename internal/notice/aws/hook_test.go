@@ -95,3 +95,25 @@ func TestTimeoutOfANamedHookIsReadAfterAFailure(t *testing.T) {
 	must.NoError(t, h.find(t.Context()))
 	check.Is(t, 30*time.Second, h.state().timeout)
 }
+
+// TestHookThatIsNotReachedYetIsCompletedLater covers a group that first deregisters the instance from a load balancer.
+func TestHookThatIsNotReachedYetIsCompletedLater(t *testing.T) {
+	api := &fakeAPI{}
+	h := newTestHook(t, api, HookOptions{Group: "workers", Hook: "drain"})
+	completed := false
+	api.answer = func(action string, w http.ResponseWriter) {
+		switch {
+		case api.calls["RecordLifecycleActionHeartbeat"] < 3:
+			refuse(w, http.StatusBadRequest, "ValidationError", "No active Lifecycle Action found with instance ID i-0123456789abcdef0")
+		case action == "CompleteLifecycleAction":
+			completed = true
+		}
+	}
+	h.group, h.name, h.current.timeout = "workers", "drain", time.Second
+	h.setTerminating(true)
+	must.NoError(t, h.complete(t.Context()))
+	check.Is(t, true, h.needsHeartbeat())
+	h.sendHeartbeats(t.Context(), time.Minute)
+	check.Is(t, true, completed)
+	check.Is(t, 3, api.calls["RecordLifecycleActionHeartbeat"])
+}
