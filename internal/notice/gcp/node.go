@@ -182,18 +182,24 @@ func (s *NodeSource) toSnapshot(node *kubeapi.Node, now time.Time) notice.Snapsh
 		ID: nodeMaintenanceID, Source: NodeSourceName, Type: notice.Redeploy, Status: notice.Scheduled, Resources: []string{s.options.Resource},
 		Duration: poll.UnknownDuration, NotApprovable: true,
 	}
+	isSpot := node.Labels[spotLabel] == "true" || node.Labels[preemptibleLabel] == "true"
+	termination := n
+	termination.ID, termination.Type, termination.NoticePeriod, termination.Description = nodeTerminationID, notice.Terminate, nodeTerminationNotice, "GKE stops the node"
+	if isSpot {
+		termination.Type, termination.NoticePeriod, termination.Description = notice.Preempt, 0, "GKE stops the Spot node"
+	}
 	switch {
+	case m != nil && stopping && isSpot && !m.Ongoing: // the preemption does not wait for the maintenance
+		snapshot = m.toSnapshot(n)
+		snapshot.Notices = append(snapshot.Notices, termination)
+		snapshot.At = now
 	case m != nil:
 		n.NotApprovable = m.Fixed || m.Ongoing || stopping
 		m.Ongoing = m.Ongoing || stopping
 		snapshot = m.toSnapshot(n)
 		snapshot.At = now
 	case stopping:
-		n.ID, n.Type, n.NoticePeriod, n.Description = nodeTerminationID, notice.Terminate, nodeTerminationNotice, "GKE stops the node"
-		if node.Labels[spotLabel] == "true" || node.Labels[preemptibleLabel] == "true" {
-			n.Type, n.NoticePeriod, n.Description = notice.Preempt, 0, "GKE stops the Spot node"
-		}
-		snapshot.Notices = []notice.Notice{n}
+		snapshot.Notices = []notice.Notice{termination}
 	}
 	snapshot.Notices, snapshot.Planned, _ = s.planner.Split(snapshot.Notices, now)
 	if unreadable != nil {
@@ -235,11 +241,14 @@ func isTerminating(node *kubeapi.Node) bool {
 		slices.ContainsFunc(node.Status.Conditions, func(c kubeapi.Condition) bool { return c.Type == terminationTaint && c.Status == "True" })
 }
 
-// Approve asks GKE to start the planned maintenance now. It sets a label on the Node. If the label is set already, it sends
-// nothing.
+// Approve asks GKE to start the planned maintenance now. It sets a label on the Node. If the label is set already, with any
+// value, it sends nothing.
 func (s *NodeSource) Approve(ctx context.Context, ids ...string) error {
 	node := s.currentNode()
-	if s.options.API == nil || node == nil || !slices.Contains(ids, nodeMaintenanceID) || node.Labels[PerformLabel] == "true" {
+	if s.options.API == nil || node == nil || !slices.Contains(ids, nodeMaintenanceID) {
+		return nil
+	}
+	if _, set := node.Labels[PerformLabel]; set {
 		return nil
 	}
 	return s.patch(ctx, node, "true", time.Now().UTC().Format(time.RFC3339))
