@@ -53,8 +53,9 @@ const (
 const nodeTerminationNotice = time.Minute
 
 const (
-	// cleanUpDelay is how long no maintenance must be listed before PerformLabel is removed. GKE may need a moment to
-	// replace the label of the planned maintenance by the label of the active one. It is also the pause after a failed removal.
+	// cleanUpDelay is how long no maintenance must be due before PerformLabel is removed. A maintenance that is planned for
+	// later must not find the label: it would start without a drain. GKE may need a moment to replace the label of the planned
+	// maintenance by the label of the active one. It is also the pause after a failed removal.
 	cleanUpDelay = 10 * time.Second
 )
 
@@ -155,7 +156,7 @@ func (s *NodeSource) Run(ctx context.Context, emit func(notice.Snapshot)) {
 			last = &snapshot
 		}
 		timer.Reset(leadCheckInterval)
-		if len(snapshot.Notices)+len(snapshot.Planned)+len(snapshot.Unreadable) > 0 {
+		if len(snapshot.Notices)+len(snapshot.Unreadable) > 0 {
 			noneSince = time.Time{}
 			continue
 		}

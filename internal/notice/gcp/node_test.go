@@ -226,6 +226,20 @@ func TestI10DamagedGKEMarksHideNoMaintenance(t *testing.T) {
 	}
 }
 
+func TestNextMaintenanceDoesNotFindTheLabelOfTheLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGKENode(t)
+		g.edit(func(n *kubeapi.Node) {
+			n.Labels[PerformLabel], n.Annotations[performAnnotation] = "true", "2000-01-01T00:00:00Z"
+			n.Labels[scheduledLabel] = inSeconds(time.Now().Add(48 * time.Hour))
+		})
+		time.Sleep(2 * cleanUpDelay)
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		check.Is(t, "", g.node.Labels[PerformLabel])
+	})
+}
+
 func TestPreemptionDoesNotWaitForAPlannedMaintenance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGKENode(t)
