@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -49,15 +50,26 @@ func (e *apiError) isNotWaiting() bool {
 	return e.code == "ValidationError" && strings.Contains(e.message, "No active Lifecycle Action found")
 }
 
-// apiClient sends requests to AWS, through a proxy if the environment names one. It follows no redirect.
+// apiClient sends requests to AWS, through a proxy if the environment names one. Requests to services on the node, such as
+// EKS Pod Identity, use no proxy: it could not reach them, and would get the pod's token. It follows no redirect.
 type apiClient struct{ http *http.Client }
 
 func newAPIClient() *apiClient {
 	return &apiClient{&http.Client{
-		Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, MaxIdleConns: 2, IdleConnTimeout: time.Minute, TLSHandshakeTimeout: apiTimeout, ForceAttemptHTTP2: true},
+		Transport:     &http.Transport{Proxy: findProxy, MaxIdleConns: 2, IdleConnTimeout: time.Minute, TLSHandshakeTimeout: apiTimeout, ForceAttemptHTTP2: true},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 }
+
+func findProxy(r *http.Request) (*url.URL, error) {
+	if ip := net.ParseIP(r.URL.Hostname()); ip.IsLinkLocalUnicast() || ip.Equal(podIdentityIPv6) {
+		return nil, nil //nolint:nilnil // no proxy
+	}
+	return http.ProxyFromEnvironment(r)
+}
+
+// podIdentityIPv6 is the address of EKS Pod Identity on nodes with IPv6. The one with IPv4 is link-local.
+var podIdentityIPv6 = net.ParseIP("fd00:ec2::23")
 
 // send sends a request and returns the body of a response with the status 200. A refused request is an [*apiError].
 func (c *apiClient) send(ctx context.Context, method, url string, header http.Header, body []byte) ([]byte, error) {

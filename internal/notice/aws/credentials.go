@@ -139,7 +139,9 @@ func (s *credentialSource) assumeRole(ctx context.Context, region string) (crede
 	}
 	text := string(document)
 	c := credentials{keyID: findElement(text, "AccessKeyId"), secret: findElement(text, "SecretAccessKey"), sessionToken: findElement(text, "SessionToken")}
-	c.expires, _ = time.Parse(time.RFC3339, findElement(text, "Expiration")) // without a time they are requested again at once
+	if c.expires, err = time.Parse(time.RFC3339, findElement(text, "Expiration")); err != nil {
+		c.expires = time.Now() // without a time they are requested again at once
+	}
 	if c.keyID == "" || c.secret == "" {
 		return credentials{}, fmt.Errorf("%s: the response has no credentials", endpoint)
 	}

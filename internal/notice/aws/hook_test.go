@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"testing"
 	"time"
 
@@ -116,4 +117,22 @@ func TestHookThatIsNotReachedYetIsCompletedLater(t *testing.T) {
 	h.sendHeartbeats(t.Context(), time.Minute)
 	check.Is(t, true, completed)
 	check.Is(t, 3, api.calls["RecordLifecycleActionHeartbeat"])
+}
+
+// TestMain sets a proxy, which net/http reads only once. Requests to loopback addresses never use it.
+func TestMain(m *testing.M) {
+	_ = os.Setenv("HTTP_PROXY", "http://proxy.example.com:3128")
+	m.Run()
+}
+
+func TestServicesOfTheNodeAreReadWithoutAProxy(t *testing.T) {
+	for address, want := range map[string]bool{
+		"http://169.254.170.23/v1/credentials": false, "http://[fd00:ec2::23]/v1/credentials": false, "http://autoscaling.example.com/": true,
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)
+		must.NoError(t, err)
+		proxy, err := findProxy(r)
+		must.NoError(t, err)
+		check.Is(t, want, proxy != nil)
+	}
 }
