@@ -211,6 +211,11 @@ esac
 	calls := string(must.Get(os.ReadFile(filepath.Join(dir, "calls")))(t))
 	check.Contains(t, calls, `vm-operation-notification.ack-event {"operationId": 6279072692702276663, "uniqueToken": "525b5364-6caf"}`)
 	check.Is(t, 1, strings.Count(calls, ".register"))
+	start := must.Get(os.ReadFile(filepath.Join(dir, "event.taken")))(t)
+	must.NoError(t, os.WriteFile(filepath.Join(os.Getenv("STATE_DIR"), "token"), []byte("lost"), 0o600))
+	p.await(0) // the end of the migration went to the lost registration
+	event(string(start))
+	p.await(1)
 	event(`{"version":"1.0.0",  "result": true, "eventType": "end",  "opType": "host-migration", "opStatus": "success", ` +
 		`"eventGenTimeInSec": 1766730200, "operationId": 6279072692702276663 }`)
 	p.await(0)

@@ -2,8 +2,9 @@
 # Notices of preemptible instances of Oracle Cloud, for slipway-agent --notice-source oci=exec:/PATH/oci.sh
 #
 # Oracle gives the notice to its Events service, 2 minutes ahead. A rule of Events sends events of the type
-# com.oraclecloud.computeapi.instancepreemptionaction to a stream, and this script reads the stream. It needs the programs
-# oci and jq, OCI_STREAM_ID and OCI_STREAM_ENDPOINT, and the right to read the stream (instance principal).
+# com.oraclecloud.computeapi.instancepreemptionaction to a stream, and this script reads the stream. The stream must have one
+# partition. The script needs the programs oci and jq, OCI_STREAM_ID and OCI_STREAM_ENDPOINT, and the right to read the stream
+# (instance principal). It keeps its state in STATE_DIR, which has to be writable: mount an emptyDir there (agent.extraVolumes).
 # https://docs.oracle.com/iaas/Content/Compute/Concepts/preemptible.htm
 set -eu
 metadata=${METADATA_URL:-http://169.254.169.254}

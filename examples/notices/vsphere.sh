@@ -4,6 +4,8 @@
 # vSphere waits for the acknowledgement of a migration, at most for the timeout that its administrator has set. The VM needs
 # VMware Tools, and vSphere vMotion notifications enabled. The agent's pod needs access to the VMware Tools of the VM.
 #
+# The script keeps its state in STATE_DIR, which has to be writable: mount an emptyDir there (agent.extraVolumes).
+#
 # A migration is a Freeze of type live migration. Choose what the agent does with --on-live-migration.
 set -eu
 state=${STATE_DIR:-/run/slipway-vsphere}
@@ -20,6 +22,7 @@ if [ ! -s "$state/token" ]; then
   reply=$(rpc register '{"appName": "slipway", "notificationTypes": ["sla-miss"]}')
   token=$(field uniqueToken)
   [ -n "$token" ] || { echo "vSphere refuses the registration: $reply" >&2; exit 1; }
+  rm -f "$state/event" # its end was for the earlier registration
   printf '%s' "$token" >"$state/token.new" && mv "$state/token.new" "$state/token"
 fi
 token=$(cat "$state/token")

@@ -59,11 +59,11 @@ func (i *interrupter) markHandled() {
 	i.pending--
 }
 
-// hasSameNotices reports whether two snapshots of one source list the same notices, with the same types, statuses and
-// times. It also compares the IDs of the unreadable entries.
+// hasSameNotices reports whether two snapshots of one source list the same notices, with the same types, statuses,
+// times and notice periods. It also compares the IDs of the unreadable entries.
 func hasSameNotices(before, now notice.Snapshot) bool {
 	return slices.EqualFunc(before.Notices, now.Notices, func(b, n notice.Notice) bool {
-		return b.ID == n.ID && b.Type == n.Type && b.Status == n.Status && b.NotBefore.Equal(n.NotBefore)
+		return b.ID == n.ID && b.Type == n.Type && b.Status == n.Status && b.NotBefore.Equal(n.NotBefore) && b.NoticePeriod == n.NoticePeriod
 	}) && slices.EqualFunc(before.Unreadable, now.Unreadable, func(b, n notice.Problem) bool { return b.ID == n.ID })
 }
 

@@ -3,8 +3,10 @@ package aws
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -32,9 +34,15 @@ func (e *apiError) Error() string {
 	return fmt.Sprintf("status %d, %s: %s", e.status, poll.Quote(e.code), poll.Quote(e.message))
 }
 
-// isDenied reports whether the role lacks a permission.
+// isDenied reports whether the role lacks a permission. Credentials that have expired, or that AWS does not know yet, are
+// refused with the status 403 too, but with another code.
 func (e *apiError) isDenied() bool {
-	return e.status == http.StatusForbidden || e.code == "AccessDenied" || e.code == "AccessDeniedException" || e.code == "UnauthorizedOperation"
+	return e.status == http.StatusForbidden && e.code == "" || e.code == "AccessDenied" || e.code == "AccessDeniedException" || e.code == "UnauthorizedOperation"
+}
+
+// refusesCredentials reports whether other credentials of the same role may be accepted.
+func (e *apiError) refusesCredentials() bool {
+	return e.status == http.StatusForbidden && !e.isDenied()
 }
 
 // isNotWaiting reports whether no lifecycle action waits for the instance: it was completed, or its time has passed.
@@ -42,15 +50,26 @@ func (e *apiError) isNotWaiting() bool {
 	return e.code == "ValidationError" && strings.Contains(e.message, "No active Lifecycle Action found")
 }
 
-// apiClient sends requests to AWS, through a proxy if the environment names one. It follows no redirect.
+// apiClient sends requests to AWS, through a proxy if the environment names one. Requests to services on the node, such as
+// EKS Pod Identity, use no proxy: it could not reach them, and would get the pod's token. It follows no redirect.
 type apiClient struct{ http *http.Client }
 
 func newAPIClient() *apiClient {
 	return &apiClient{&http.Client{
-		Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, MaxIdleConns: 2, IdleConnTimeout: time.Minute, TLSHandshakeTimeout: apiTimeout, ForceAttemptHTTP2: true},
+		Transport:     &http.Transport{Proxy: findProxy, MaxIdleConns: 2, IdleConnTimeout: time.Minute, TLSHandshakeTimeout: apiTimeout, ForceAttemptHTTP2: true},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 }
+
+func findProxy(r *http.Request) (*url.URL, error) {
+	if ip := net.ParseIP(r.URL.Hostname()); ip.IsLinkLocalUnicast() || ip.Equal(podIdentityIPv6) {
+		return nil, nil //nolint:nilnil // no proxy
+	}
+	return http.ProxyFromEnvironment(r)
+}
+
+// podIdentityIPv6 is the address of EKS Pod Identity on nodes with IPv6. The one with IPv4 is link-local.
+var podIdentityIPv6 = net.ParseIP("fd00:ec2::23")
 
 // send sends a request and returns the body of a response with the status 200. A refused request is an [*apiError].
 func (c *apiClient) send(ctx context.Context, method, url string, header http.Header, body []byte) ([]byte, error) {
@@ -127,6 +146,9 @@ func (a *autoScaling) call(ctx context.Context, action string, parameters url.Va
 	}
 	keys.sign(request, body, a.region, apiService, time.Now().Add(-a.metadata.ClockAhead()))
 	answer, err := a.http.do(request)
+	if refused := (*apiError)(nil); errors.As(err, &refused) && refused.refusesCredentials() {
+		a.credentials.drop()
+	}
 	if err != nil {
 		return "", fmt.Errorf("autoscaling:%s: %w", action, err)
 	}

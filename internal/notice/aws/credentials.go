@@ -72,6 +72,13 @@ func (s *credentialSource) get(ctx context.Context, region string) (credentials,
 	return fetched, err
 }
 
+// drop makes the next call of get request new credentials.
+func (s *credentialSource) drop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.current = credentials{}
+}
+
 // readInstanceRole reads the credentials of the instance's role from the metadata service.
 func (s *credentialSource) readInstanceRole(ctx context.Context) (credentials, error) {
 	roles, found, err := s.metadata.Get(ctx, instanceRolePath)
@@ -132,7 +139,9 @@ func (s *credentialSource) assumeRole(ctx context.Context, region string) (crede
 	}
 	text := string(document)
 	c := credentials{keyID: findElement(text, "AccessKeyId"), secret: findElement(text, "SecretAccessKey"), sessionToken: findElement(text, "SessionToken")}
-	c.expires, _ = time.Parse(time.RFC3339, findElement(text, "Expiration")) // without a time they are requested again at once
+	if c.expires, err = time.Parse(time.RFC3339, findElement(text, "Expiration")); err != nil {
+		c.expires = time.Now() // without a time they are requested again at once
+	}
 	if c.keyID == "" || c.secret == "" {
 		return credentials{}, fmt.Errorf("%s: the response has no credentials", endpoint)
 	}

@@ -38,6 +38,11 @@ type Hook struct {
 	current     hookState
 	terminating bool
 	completed   bool
+	// accepted is true once AWS has accepted a heartbeat, so that the instance waits for the hook. Before, the group may
+	// still deregister the instance from a load balancer.
+	accepted bool
+	// requested is true if the hook has to be completed as soon as the instance waits for it.
+	requested   bool
 	group, name string
 }
 
@@ -167,7 +172,7 @@ func (h *Hook) find(ctx context.Context) error {
 		if name, timeout, err = selectHook(group, answer); err != nil {
 			return err
 		}
-	case name == "":
+	case name == "" || !isDenied(err):
 		return explainLookup(err, "--asg-hook")
 	default: // the names are enough
 		h.log.Warn("cannot read the timeout of the lifecycle hook, assuming the default", "hook", name, "err", err, "timeout", defaultHookTimeout.String())
@@ -201,9 +206,14 @@ func selectHook(group, answer string) (name string, timeout time.Duration, err e
 	return name, timeout, nil
 }
 
+func isDenied(err error) bool {
+	refused := (*apiError)(nil)
+	return errors.As(err, &refused) && refused.isDenied()
+}
+
 // explainLookup turns a denied lookup into a hookOffError, because the option replaces the lookup.
 func explainLookup(err error, option string) error {
-	if refused := (*apiError)(nil); errors.As(err, &refused) && refused.isDenied() {
+	if isDenied(err) {
 		return &hookOffError{fmt.Sprintf("%v: allow the action in the IAM role, or set %s", err, option)}
 	}
 	if errors.Is(err, errNoRole) {
@@ -227,7 +237,7 @@ func (h *Hook) sendHeartbeats(ctx context.Context, drainTime time.Duration) {
 		switch {
 		case ctx.Err() != nil:
 			return
-		case errors.As(err, &refused) && (refused.isDenied() || refused.isNotWaiting()):
+		case errors.As(err, &refused) && (refused.isDenied() || refused.isNotWaiting() && h.isAccepted()):
 			h.log.Warn("no more heartbeats for the lifecycle hook; its timeout limits the drain", "err", err)
 			return
 		case err != nil:
@@ -235,6 +245,10 @@ func (h *Hook) sendHeartbeats(ctx context.Context, drainTime time.Duration) {
 			pause = min(pause/4, maxHookRetry)
 		default:
 			h.log.Info("sent a heartbeat for the lifecycle hook", "hook", h.name, "timeout", timeout.String())
+			if err := h.completeIfRequested(ctx); err != nil {
+				h.log.Warn("cannot complete the lifecycle hook, will retry", "err", err)
+				pause = min(pause/4, maxHookRetry)
+			}
 		}
 		if !time.Now().Add(pause).Before(end) {
 			return
@@ -243,6 +257,24 @@ func (h *Hook) sendHeartbeats(ctx context.Context, drainTime time.Duration) {
 			return
 		}
 	}
+}
+
+func (h *Hook) isAccepted() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.accepted
+}
+
+// completeIfRequested completes the hook after an accepted heartbeat, if complete was called too early.
+func (h *Hook) completeIfRequested(ctx context.Context) error {
+	h.mu.Lock()
+	h.accepted = true
+	requested := h.requested
+	h.mu.Unlock()
+	if !requested {
+		return nil
+	}
+	return h.complete(ctx)
 }
 
 // awaitChange waits for the pause, or until the group's decision has changed. It returns false if ctx has ended.
@@ -266,7 +298,7 @@ func (h *Hook) actionParameters() url.Values {
 }
 
 // complete lets the group terminate the instance. If the hook was completed before, or its time has passed, it returns
-// nil.
+// nil. If the instance does not wait for the hook yet, the next accepted heartbeat completes it.
 func (h *Hook) complete(ctx context.Context) error {
 	h.mu.Lock()
 	known, off, done := h.name != "", h.current.off, h.completed
@@ -281,8 +313,11 @@ func (h *Hook) complete(ctx context.Context) error {
 	parameters.Set("LifecycleActionResult", "CONTINUE")
 	_, err := h.api.call(ctx, "CompleteLifecycleAction", parameters)
 	if refused := (*apiError)(nil); errors.As(err, &refused) && refused.isNotWaiting() {
-		h.log.Warn("no lifecycle action waits for this instance any more", "hook", h.name, "err", err)
-		err = nil
+		h.mu.Lock()
+		h.completed, h.requested = h.accepted, true
+		h.mu.Unlock()
+		h.log.Warn("no lifecycle action waits for this instance now", "hook", h.name, "err", err)
+		return nil
 	}
 	if err != nil {
 		return err

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/notice/poll"
@@ -22,6 +24,21 @@ const (
 type program struct {
 	path, service string
 	timeout       time.Duration
+	children      *orphans
+}
+
+// orphans are the children of earlier runs. In a container the agent adopts them, because it is the process 1. Without
+// [orphans.reap] each would keep its process ID after its end.
+type orphans struct {
+	mu     sync.Mutex
+	groups []int // process groups that may have children of this process
+}
+
+// reap removes the ended processes of a group, and those that earlier calls have left running.
+func (o *orphans) reap(group int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.groups = slices.DeleteFunc(append(o.groups, group), func(g int) bool { return !reapGroup(g) })
 }
 
 func (p program) read(ctx context.Context) ([]byte, error) { return p.run(ctx, "read") }
@@ -42,6 +59,9 @@ func (p program) run(ctx context.Context, args ...string) ([]byte, error) {
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = output, problems, pipeTimeout
 	killGroup(cmd)
 	err := cmd.Run()
+	if cmd.Process != nil {
+		p.children.reap(cmd.Process.Pid)
+	}
 	fail := func(class poll.Class, err error) error {
 		return &poll.Error{Class: class, Service: p.service, Err: fmt.Errorf("%s %s: %w", p.path, args[0], err)}
 	}

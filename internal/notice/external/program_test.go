@@ -19,7 +19,7 @@ func newProgram(t *testing.T, script string, timeout time.Duration) program {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "notices; touch oops")                     //nolint:gosec // a shell would run touch
 	must.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\n"+script+"\n"), 0o700)) //nolint:gosec // it must be executable
-	return program{path: path, service: "plugin", timeout: timeout}
+	return program{path: path, service: "plugin", timeout: timeout, children: &orphans{}}
 }
 
 func TestProgramGetsItsArgumentsWithoutAShell(t *testing.T) {
@@ -61,7 +61,7 @@ func TestI7FailedProgramHasAClassAndNoDocument(t *testing.T) {
 			}
 		})
 	}
-	missing := program{path: "/nowhere/notices", service: "plugin", timeout: time.Minute}
+	missing := program{path: "/nowhere/notices", service: "plugin", timeout: time.Minute, children: &orphans{}}
 	check.ErrorContains(t, check.Err(missing.read(t.Context())), "plugin: /nowhere/notices read: fork/exec /nowhere/notices: no such file")
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()

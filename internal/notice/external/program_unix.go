@@ -20,3 +20,17 @@ func killGroup(cmd *exec.Cmd) {
 		return err
 	}
 }
+
+// reapGroup removes the ended children of this process in a process group. It reports whether others still run.
+func reapGroup(group int) (running bool) {
+	for {
+		pid, err := syscall.Wait4(-group, nil, syscall.WNOHANG, nil)
+		switch {
+		case err == syscall.EINTR: //nolint:errorlint // Wait4 returns a plain Errno
+		case err != nil:
+			return false // there is no child
+		case pid == 0:
+			return true
+		}
+	}
+}

@@ -120,7 +120,7 @@ func NewSource(o Options) (*Source, error) {
 	s := &Source{options: o, planner: poll.NewPlanner(o.Leads)}
 	s.ahead = func() time.Duration { return 0 } // a program does not tell its time
 	if path, isExec := strings.CutPrefix(o.Location, execPrefix); isExec {
-		s.backend = program{path: path, service: o.Name, timeout: o.Timeout}
+		s.backend = program{path: path, service: o.Name, timeout: o.Timeout, children: &orphans{}}
 	} else {
 		client := poll.NewClient(poll.ClientOptions{Service: o.Name, Timeout: o.Timeout, MaxBytes: MaxDocumentBytes, Wrap: o.Wrap})
 		s.backend, s.ahead = httpService{client, o.Location}, client.ClockAhead

@@ -53,8 +53,9 @@ const (
 const nodeTerminationNotice = time.Minute
 
 const (
-	// cleanUpDelay is how long no maintenance must be listed before PerformLabel is removed. GKE may need a moment to
-	// replace the label of the planned maintenance by the label of the active one. It is also the pause after a failed removal.
+	// cleanUpDelay is how long no maintenance must be due before PerformLabel is removed. A maintenance that is planned for
+	// later must not find the label: it would start without a drain. GKE may need a moment to replace the label of the planned
+	// maintenance by the label of the active one. It is also the pause after a failed removal.
 	cleanUpDelay = 10 * time.Second
 )
 
@@ -155,7 +156,7 @@ func (s *NodeSource) Run(ctx context.Context, emit func(notice.Snapshot)) {
 			last = &snapshot
 		}
 		timer.Reset(leadCheckInterval)
-		if len(snapshot.Notices)+len(snapshot.Planned)+len(snapshot.Unreadable) > 0 {
+		if len(snapshot.Notices)+len(snapshot.Unreadable) > 0 {
 			noneSince = time.Time{}
 			continue
 		}
@@ -182,18 +183,24 @@ func (s *NodeSource) toSnapshot(node *kubeapi.Node, now time.Time) notice.Snapsh
 		ID: nodeMaintenanceID, Source: NodeSourceName, Type: notice.Redeploy, Status: notice.Scheduled, Resources: []string{s.options.Resource},
 		Duration: poll.UnknownDuration, NotApprovable: true,
 	}
+	isSpot := node.Labels[spotLabel] == "true" || node.Labels[preemptibleLabel] == "true"
+	termination := n
+	termination.ID, termination.Type, termination.NoticePeriod, termination.Description = nodeTerminationID, notice.Terminate, nodeTerminationNotice, "GKE stops the node"
+	if isSpot {
+		termination.Type, termination.NoticePeriod, termination.Description = notice.Preempt, 0, "GKE stops the Spot node"
+	}
 	switch {
+	case m != nil && stopping && isSpot && !m.Ongoing: // the preemption does not wait for the maintenance
+		snapshot = m.toSnapshot(n)
+		snapshot.Notices = append(snapshot.Notices, termination)
+		snapshot.At = now
 	case m != nil:
 		n.NotApprovable = m.Fixed || m.Ongoing || stopping
 		m.Ongoing = m.Ongoing || stopping
 		snapshot = m.toSnapshot(n)
 		snapshot.At = now
 	case stopping:
-		n.ID, n.Type, n.NoticePeriod, n.Description = nodeTerminationID, notice.Terminate, nodeTerminationNotice, "GKE stops the node"
-		if node.Labels[spotLabel] == "true" || node.Labels[preemptibleLabel] == "true" {
-			n.Type, n.NoticePeriod, n.Description = notice.Preempt, 0, "GKE stops the Spot node"
-		}
-		snapshot.Notices = []notice.Notice{n}
+		snapshot.Notices = []notice.Notice{termination}
 	}
 	snapshot.Notices, snapshot.Planned, _ = s.planner.Split(snapshot.Notices, now)
 	if unreadable != nil {
@@ -235,11 +242,14 @@ func isTerminating(node *kubeapi.Node) bool {
 		slices.ContainsFunc(node.Status.Conditions, func(c kubeapi.Condition) bool { return c.Type == terminationTaint && c.Status == "True" })
 }
 
-// Approve asks GKE to start the planned maintenance now. It sets a label on the Node. If the label is set already, it sends
-// nothing.
+// Approve asks GKE to start the planned maintenance now. It sets a label on the Node. If the label is set already, with any
+// value, it sends nothing.
 func (s *NodeSource) Approve(ctx context.Context, ids ...string) error {
 	node := s.currentNode()
-	if s.options.API == nil || node == nil || !slices.Contains(ids, nodeMaintenanceID) || node.Labels[PerformLabel] == "true" {
+	if s.options.API == nil || node == nil || !slices.Contains(ids, nodeMaintenanceID) {
+		return nil
+	}
+	if _, set := node.Labels[PerformLabel]; set {
 		return nil
 	}
 	return s.patch(ctx, node, "true", time.Now().UTC().Format(time.RFC3339))

@@ -183,6 +183,9 @@ func TestI3LabelOfAUserStays(t *testing.T) {
 		time.Sleep(time.Hour)
 		check.Is(t, 0, g.patches)
 		check.Is(t, "true", g.node.Labels[PerformLabel])
+		g.label(PerformLabel, "false")
+		must.NoError(t, g.source.Approve(t.Context(), nodeMaintenanceID))
+		check.Is(t, 0, g.patches)
 	})
 }
 
@@ -221,6 +224,36 @@ func TestI10DamagedGKEMarksHideNoMaintenance(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestNextMaintenanceDoesNotFindTheLabelOfTheLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGKENode(t)
+		g.edit(func(n *kubeapi.Node) {
+			n.Labels[PerformLabel], n.Annotations[performAnnotation] = "true", "2000-01-01T00:00:00Z"
+			n.Labels[scheduledLabel] = inSeconds(time.Now().Add(48 * time.Hour))
+		})
+		time.Sleep(2 * cleanUpDelay)
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		check.Is(t, "", g.node.Labels[PerformLabel])
+	})
+}
+
+func TestPreemptionDoesNotWaitForAPlannedMaintenance(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGKENode(t)
+		g.label(spotLabel, "true")
+		for after, want := range map[time.Duration]int{14 * 24 * time.Hour: 1, time.Minute: 2} {
+			g.edit(func(n *kubeapi.Node) { n.Labels[scheduledLabel] = inSeconds(time.Now().Add(after)) })
+			g.edit(func(n *kubeapi.Node) { n.Spec.Taints = []kubeapi.Taint{{Key: terminationTaint}} })
+			s := g.latest()
+			if len(s.Notices) != want || s.Notices[want-1].Type != notice.Preempt || s.Notices[want-1].NoticePeriod != 0 {
+				t.Errorf("%s before the maintenance: %+v, want a Preempt", after, s)
+			}
+			g.edit(func(n *kubeapi.Node) { n.Spec.Taints = nil; delete(n.Labels, scheduledLabel) })
+		}
+	})
 }
 
 func TestTerminatingGKENodeIsPreemptOrTerminate(t *testing.T) {

@@ -56,10 +56,10 @@ func (p *Planner) leadFor(n notice.Notice, now time.Time) time.Duration {
 	return p.leads.Retirement
 }
 
-// Split separates the notices that are due from the planned ones. A notice without NotBefore is due. A given notice
-// stays given, unless it moves to a time that is more than two leads away. Such a notice is in neither list, so that
-// the agent restores the node. now is the time on the clock of NotBefore. next is when another notice becomes due; zero
-// is never.
+// Split separates the notices that are due from the planned ones. A notice without NotBefore, or with the status Started, is
+// due. A given notice stays given, unless it moves to a time that is more than two leads away. Such a notice is in neither
+// list, so that the agent restores the node. now is the time on the clock of NotBefore. next is when another notice becomes
+// due; zero is never.
 func (p *Planner) Split(notices []notice.Notice, now time.Time) (due, planned []notice.Notice, next time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -72,7 +72,7 @@ func (p *Planner) Split(notices []notice.Notice, now time.Time) (due, planned []
 		}
 		starts := n.NotBefore.Add(-k.lead)
 		switch {
-		case n.NotBefore.IsZero(), !now.Before(starts), k.given && starts.Sub(now) <= k.lead:
+		case n.NotBefore.IsZero(), n.Status == notice.Started, !now.Before(starts), k.given && starts.Sub(now) <= k.lead:
 			k.given, k.takenBack = true, false
 			due = append(due, n)
 		default:

@@ -54,6 +54,10 @@ func TestPlannedNoticeIsGivenByItsLead(t *testing.T) {
 	if due, _, _ := newTestPlanner().Split([]notice.Notice{{ID: "E", Type: notice.Terminate}}, plannerStart); len(due) != 1 {
 		t.Error("a notice without a time is not due")
 	}
+	started := notice.Notice{ID: "E", Type: notice.Reboot, Status: notice.Started, NotBefore: plannerStart.Add(day)}
+	if due, _, _ := newTestPlanner().Split([]notice.Notice{started}, plannerStart); len(due) != 1 {
+		t.Error("a started notice is not due")
+	}
 }
 
 func TestMovedEventIsTakenBackAndGivenAgain(t *testing.T) {

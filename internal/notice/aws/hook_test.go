@@ -1,0 +1,138 @@
+package aws
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
+)
+
+// fakeAPI answers each request of a hook with a function, and counts the requests by their action. It also serves a role
+// whose keys are numbered.
+type fakeAPI struct {
+	answer func(action string, w http.ResponseWriter)
+	calls  map[string]int
+	keys   []string // the key of each call
+	issued int
+}
+
+// newTestHook returns a hook that calls the API.
+func newTestHook(t *testing.T, api *fakeAPI, o HookOptions) *Hook {
+	t.Helper()
+	api.calls = map[string]int{}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /", func(w http.ResponseWriter, r *http.Request) {
+		action := r.FormValue("Action")
+		api.calls[action]++
+		api.keys = append(api.keys, r.Header.Get("Authorization"))
+		api.answer(action, w)
+	})
+	mux.HandleFunc("PUT "+tokenPath, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "token") })
+	mux.HandleFunc("GET "+instanceRolePath, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == instanceRolePath {
+			_, _ = io.WriteString(w, "node")
+			return
+		}
+		api.issued++
+		fmt.Fprintf(w, `{"AccessKeyId": "key-%d", "SecretAccessKey": "s", "Token": "t", "Expiration": "2999-01-01T00:00:00Z"}`, api.issued)
+	})
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	for _, name := range []string{keyIDVariable, webIdentityVariable, podIdentityVariable} {
+		t.Setenv(name, "")
+	}
+	t.Setenv(regionVariable, "eu-west-1")
+	metadata, err := NewClient(ClientOptions{Endpoint: server.URL})
+	must.NoError(t, err)
+	o.Instance, o.Endpoint, o.Metadata = "i-0123456789abcdef0", server.URL, metadata
+	return NewHook(o)
+}
+
+func refuse(w http.ResponseWriter, status int, code, message string) {
+	w.WriteHeader(status)
+	fmt.Fprintf(w, "<ErrorResponse><Error><Code>%s</Code><Message>%s</Message></Error></ErrorResponse>", code, message)
+}
+
+func describeHooks(w http.ResponseWriter, timeout int) {
+	fmt.Fprintf(w, "<member><LifecycleHookName>drain</LifecycleHookName><LifecycleTransition>%s</LifecycleTransition><HeartbeatTimeout>%d</HeartbeatTimeout></member>",
+		terminatingTransition, timeout)
+}
+
+func TestRefusedCredentialsAreReplacedAndTheHookIsFound(t *testing.T) {
+	for _, code := range []string{"ExpiredToken", "InvalidClientTokenId", "SignatureDoesNotMatch"} {
+		api := &fakeAPI{}
+		h := newTestHook(t, api, HookOptions{Group: "workers"})
+		api.answer = func(_ string, w http.ResponseWriter) { refuse(w, http.StatusForbidden, code, "no") }
+		off := (*hookOffError)(nil)
+		if err := h.find(t.Context()); err == nil || errors.As(err, &off) {
+			t.Errorf("%s: %v, want an error that is retried", code, err)
+		}
+		api.answer = func(_ string, w http.ResponseWriter) { describeHooks(w, 600) }
+		must.NoError(t, h.find(t.Context()))
+		check.Is(t, 2, api.issued)
+		check.Contains(t, api.keys[1], "Credential=key-2/")
+	}
+	api := &fakeAPI{answer: func(_ string, w http.ResponseWriter) { refuse(w, http.StatusForbidden, "AccessDenied", "no") }}
+	off := (*hookOffError)(nil)
+	if err := newTestHook(t, api, HookOptions{Group: "workers"}).find(t.Context()); !errors.As(err, &off) {
+		t.Errorf("AccessDenied: %v, want the hook off", err)
+	}
+}
+
+func TestTimeoutOfANamedHookIsReadAfterAFailure(t *testing.T) {
+	api := &fakeAPI{answer: func(_ string, w http.ResponseWriter) { refuse(w, http.StatusBadRequest, "Throttling", "Rate exceeded") }}
+	h := newTestHook(t, api, HookOptions{Group: "workers", Hook: "drain"})
+	if err := h.find(t.Context()); err == nil {
+		t.Errorf("found %+v without an answer", h.state())
+	}
+	api.answer = func(_ string, w http.ResponseWriter) { describeHooks(w, 30) }
+	must.NoError(t, h.find(t.Context()))
+	check.Is(t, 30*time.Second, h.state().timeout)
+}
+
+// TestHookThatIsNotReachedYetIsCompletedLater covers a group that first deregisters the instance from a load balancer.
+func TestHookThatIsNotReachedYetIsCompletedLater(t *testing.T) {
+	api := &fakeAPI{}
+	h := newTestHook(t, api, HookOptions{Group: "workers", Hook: "drain"})
+	completed := false
+	api.answer = func(action string, w http.ResponseWriter) {
+		switch {
+		case api.calls["RecordLifecycleActionHeartbeat"] < 3:
+			refuse(w, http.StatusBadRequest, "ValidationError", "No active Lifecycle Action found with instance ID i-0123456789abcdef0")
+		case action == "CompleteLifecycleAction":
+			completed = true
+		}
+	}
+	h.group, h.name, h.current.timeout = "workers", "drain", time.Second
+	h.setTerminating(true)
+	must.NoError(t, h.complete(t.Context()))
+	check.Is(t, true, h.needsHeartbeat())
+	h.sendHeartbeats(t.Context(), time.Minute)
+	check.Is(t, true, completed)
+	check.Is(t, 3, api.calls["RecordLifecycleActionHeartbeat"])
+}
+
+// TestMain sets a proxy, which net/http reads only once. Requests to loopback addresses never use it.
+func TestMain(m *testing.M) {
+	_ = os.Setenv("HTTP_PROXY", "http://proxy.example.com:3128")
+	m.Run()
+}
+
+func TestServicesOfTheNodeAreReadWithoutAProxy(t *testing.T) {
+	for address, want := range map[string]bool{
+		"http://169.254.170.23/v1/credentials": false, "http://[fd00:ec2::23]/v1/credentials": false, "http://autoscaling.example.com/": true,
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)
+		must.NoError(t, err)
+		proxy, err := findProxy(r)
+		must.NoError(t, err)
+		check.Is(t, want, proxy != nil)
+	}
+}
