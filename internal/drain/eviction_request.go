@@ -154,8 +154,8 @@ type evictionRequest struct {
 	object      *kubeapi.EvictionRequest // as the watch has shown it; nil is not seen
 	eviction    *kubeapi.Eviction        // the newest one for the pod; nil is none
 	changedAt   time.Time                // of eviction
-	active      string                   // the active responder
-	activeSince time.Time                // when the drain saw that
+	active      string                   // the active responder; empty is none
+	activeSince time.Time                // when the drain saw that it became active, or that none is active any more
 	answers     []ResponderReport        // of the Eviction before another client has deleted the request
 
 	fallback       EvictionFallback
@@ -232,7 +232,7 @@ func (d *Drain) fallbackForPod(r *evictionRequest, now time.Time) (reason Evicti
 		if r.areRespondersFinished() {
 			return RespondersFinished, r.explain(), time.Time{}
 		}
-		return until(r.requestedAt.Add(responderWait), NoResponder, "no responder was activated in time")
+		return until(laterOf(r.requestedAt, r.activeSince).Add(responderWait), NoResponder, "no responder was activated in time")
 	case !r.hasAnswered(r.active):
 		return until(r.activeSince.Add(responderWait), NoResponder, r.active+" has not answered in time")
 	}

@@ -35,6 +35,7 @@ type lifecycleSim struct {
 	sim          *sim
 	listErr      error
 	noController bool
+	pause        time.Duration // of the controller between two responders
 	failsAfter   time.Duration // the controller sets Failed; 0 never
 	responders   map[string]responder
 	// fault may replace the answer to a request: its error, and whether it took effect.
@@ -173,7 +174,11 @@ func (l *lifecycleSim) activateNext(pod string) {
 		l.after(pod, r.endsAfter, func() {
 			l.stopResponders(pod)
 			l.update(pod, name, kubeapi.ResponderCompleted, func(s *kubeapi.ResponderStatus) { s.CompletionTime = time.Now() })
-			l.activateNext(pod)
+			if l.pause == 0 {
+				l.activateNext(pod)
+				return
+			}
+			l.after(pod, l.pause, func() { l.activateNext(pod) })
 		})
 	}
 }
@@ -441,6 +446,10 @@ func TestDrainAsksRespondersAndFallsBackInTime(t *testing.T) {
 		{name: "vanishes after its answer", responders: map[string]responder{a: {answersAfter: time.Second}}, fallback: ResponderSilent, at: 21*time.Minute + time.Second},
 		{name: "ends without deletion", responders: map[string]responder{a: {answersAfter: time.Second, endsAfter: 20 * time.Second}}, fallback: RespondersFinished, at: 20 * time.Second},
 		{name: "the second deletes", responders: map[string]responder{a: {answersAfter: time.Second, endsAfter: 20 * time.Second}, b: {answersAfter: 25 * time.Second, deletesAfter: 50 * time.Second}}, at: 70 * time.Second},
+		{
+			name: "the second starts late and deletes", change: func(l *lifecycleSim) { l.pause = 5 * time.Second }, at: 95 * time.Second,
+			responders: map[string]responder{a: {answersAfter: time.Second, endsAfter: 40 * time.Second}, b: {answersAfter: time.Second, deletesAfter: 50 * time.Second}},
+		},
 		{name: "the second hangs", responders: map[string]responder{a: {answersAfter: time.Second, endsAfter: 20 * time.Second}, b: {answersAfter: never}}, fallback: NoResponder, at: 50 * time.Second},
 		{name: "the request fails", responders: map[string]responder{a: {answersAfter: time.Second}}, change: func(l *lifecycleSim) { l.failsAfter = time.Minute }, fallback: RequestFailed, at: time.Minute},
 		{name: "no controller", change: func(l *lifecycleSim) { l.noController = true }, fallback: NoController, at: 10 * time.Second},
