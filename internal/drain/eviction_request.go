@@ -465,6 +465,9 @@ func (d *Drain) watchEvictions(namespace string) {
 		d.inbox.putAndWake(func(now time.Time) {
 			for i := range all {
 				pod := all[i].Spec.Target.Pod.UID
+				if findCondition(all[i].Status.Conditions, "Failed").Status == "True" {
+					continue // it may be of an earlier request; the current one has the condition too
+				}
 				if r := q.byPod[pod]; r != nil {
 					r.updateEviction(&all[i], now)
 				} else if d.pods[pod] != nil {
@@ -489,12 +492,8 @@ func (d *Drain) watchEvictions(namespace string) {
 	})
 }
 
-// updateEviction takes over a state of an Eviction of the pod. It ignores failed ones: they may be of an earlier request,
-// and the failure of the current one is also a condition of the request.
+// updateEviction takes over a state of an Eviction of the pod that has not failed.
 func (r *evictionRequest) updateEviction(e *kubeapi.Eviction, now time.Time) {
-	if findCondition(e.Status.Conditions, "Failed").Status == "True" {
-		return
-	}
 	r.eviction, r.changedAt = e, now
 	active := ""
 	for _, t := range e.Status.TargetResponders {
