@@ -57,7 +57,7 @@ const (
 	minResponderTime = 2 * time.Second
 	// cancelWait is how long a withdrawn request stays for the controller, so that it cancels the active responder.
 	cancelWait = time.Second
-	// withdrawTimeout limits the withdrawal of all requests at the end of a drain.
+	// withdrawTimeout limits the withdrawal of all requests at the end of a drain, or after a crash.
 	withdrawTimeout = 5 * time.Second
 	// maxResponderText limits a responder's message in the progress. The API allows 4000 characters.
 	maxResponderText = 200
@@ -669,8 +669,10 @@ func newEvictionRequest(p *kubeapi.Pod, node string) kubeapi.EvictionRequest {
 }
 
 // DeleteEvictionRequests deletes the EvictionRequests of a node that a crashed drain has left. A drain takes them over
-// instead, so call it only if none follows.
+// instead, so call it only if none follows. It ends after withdrawTimeout.
 func DeleteEvictionRequests(ctx context.Context, api EvictionRequestAPI, node string) error {
+	ctx, cancel := context.WithTimeout(ctx, withdrawTimeout)
+	defer cancel()
 	all, err := api.ListEvictionRequests(ctx, selectNode(node))
 	if toUnavailable(err) != "" {
 		return nil

@@ -632,6 +632,19 @@ func TestRestartedDrainTakesOverEvictionRequests(t *testing.T) {
 	}
 }
 
+func TestDeletionOfLeftEvictionRequestsEnds(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		l := newLifecycleSim(s, nil)
+		for _, p := range s.addPods(3, "a-%d", withResponders("acme.io/a")) {
+			must.NoError(t, l.CreateEvictionRequest(t.Context(), newEvictionRequest(&p.Pod, node), false))
+		}
+		s.latency = time.Hour
+		began := time.Now()
+		check.Not(t, DeleteEvictionRequests(t.Context(), l, node) == nil, "no error")
+		check.Not(t, time.Since(began) > withdrawTimeout, "it took %s", time.Since(began))
+	})
+}
+
 // TestLaterWaveSeesEarlierAnswers restarts a drain whose second wave has been asked before, and whose responder is slow.
 func TestLaterWaveSeesEarlierAnswers(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
