@@ -683,6 +683,20 @@ func TestPodsWithoutRespondersCostNoRequest(t *testing.T) {
 	}
 }
 
+func TestPodsThatAwaitRespondersReserveNoRequests(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		l := newLifecycleSim(s, map[string]responder{"acme.io/a": {answersAfter: time.Second, deletesAfter: 20 * time.Second}})
+		for i := range 10 {
+			s.addPod("db", inNamespace(fmt.Sprint("db-", i)), withResponders("acme.io/a"))
+		}
+		s.addPods(12, "web-%d")
+		s.evictionDelay = 500 * time.Millisecond // neither fast nor slow, so the limit stays
+		_, err := runDrain(t, s, Options{EvictionRequests: l})
+		must.NoError(t, err)
+		check.Is(t, initialConcurrency, s.maxInFlight)
+	})
+}
+
 func TestDryRunNamesRespondersAndTheirAnswers(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		l := newLifecycleSim(s, map[string]responder{"acme.io/a": {answersAfter: time.Second, expects: time.Hour}})
