@@ -541,6 +541,7 @@ func (d *Drain) syncEvictionRequests(now time.Time) (next time.Time) {
 	if d.requests == nil {
 		return time.Time{}
 	}
+	d.adoptLeftRequests()
 	for uid, r := range d.requests.byPod {
 		p := r.pod
 		isRemoved := p.removal != NotRemoved || p.isTerminating()
@@ -554,11 +555,28 @@ func (d *Drain) syncEvictionRequests(now time.Time) (next time.Time) {
 		case !p.gone: // it became protected: ask again if it loses its protection
 			p.request = nil
 			delete(d.requests.byPod, uid)
+			delete(d.requests.existing, uid) // the watch may be late
 		default:
 			delete(d.requests.byPod, uid)
 		}
 	}
 	return next
+}
+
+// adoptLeftRequests takes over the requests of an earlier drain for pods that this drain does not evict, so that they are
+// withdrawn. At its end it takes over all of them.
+func (d *Drain) adoptLeftRequests() {
+	q := d.requests
+	if !d.options.TakesOver {
+		return
+	}
+	for uid, o := range q.existing {
+		p := d.pods[uid]
+		if p == nil || p.gone || q.byPod[uid] != nil || !d.ended && (p.isWaiting() || p.isTerminating() || p.removal != NotRemoved) {
+			continue
+		}
+		q.byPod[uid] = &evictionRequest{pod: p, mayExist: true, object: o}
+	}
 }
 
 // isOpen reports whether the request may exist.
@@ -608,8 +626,8 @@ func (d *Drain) releaseEvictionRequest(r *evictionRequest, now time.Time) (retry
 }
 
 // withdrawEvictionRequests removes all requests at the end of the drain, and stops the watches. It processes the answers
-// itself, because the engine has stopped.
-func (d *Drain) withdrawEvictionRequests() {
+// itself, because the engine has stopped. If another drain follows, it leaves the requests to that drain.
+func (d *Drain) withdrawEvictionRequests(ctx context.Context) {
 	q := d.requests
 	if q == nil {
 		return
@@ -625,13 +643,20 @@ func (d *Drain) withdrawEvictionRequests() {
 		}
 	}()
 	q.stopCreations()
+	if d.options.TakesOver && !q.listed && q.unavailable == "" && !isContinued(ctx) { // it has not seen them, and made none
+		if err := DeleteEvictionRequests(q.ctx, d.options.EvictionRequests, d.options.Node); err != nil {
+			d.options.Logger.Warn("cannot delete the EvictionRequests of an earlier drain: they end with their pods", "node", d.options.Node, "err", err)
+		}
+		return
+	}
+	d.adoptLeftRequests()
 	for _, r := range q.byPod {
 		r.retryAt, r.pause = time.Time{}, 0
 	}
 	end := time.Now().Add(withdrawTimeout)
 	timer := time.NewTimer(withdrawTimeout)
 	defer timer.Stop()
-	for {
+	for !isContinued(ctx) {
 		d.processInbox()
 		now, next := time.Now(), end
 		var open []string
@@ -652,6 +677,7 @@ func (d *Drain) withdrawEvictionRequests() {
 		timer.Reset(max(0, next.Sub(now)))
 		select {
 		case <-d.inbox.filled:
+		case <-d.continued:
 		case <-timer.C:
 		}
 	}

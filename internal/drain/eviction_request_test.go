@@ -632,6 +632,45 @@ func TestRestartedDrainTakesOverEvictionRequests(t *testing.T) {
 	}
 }
 
+func TestContinuedDrainLeavesEvictionRequestsAtOnce(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		l := newLifecycleSim(s, map[string]responder{"acme.io/a": {answersAfter: time.Second, deletesAfter: 40 * time.Second}})
+		s.addPod("a", withResponders("acme.io/a"))
+		ctx, cancel := context.WithCancelCause(t.Context())
+		_, wait := startDrain(ctx, t, s, Options{EvictionRequests: l})
+		time.Sleep(20 * time.Second)
+		cancel(ErrContinued)
+		ended := time.Now()
+		_, err := wait()
+		must.Not(t, !errors.Is(err, ErrContinued), "%v", err)
+		check.Not(t, time.Since(ended) > 100*time.Millisecond, "the drain ended after %s", time.Since(ended))
+		r, err := runDrain(t, s, Options{EvictionRequests: l, TakesOver: true})
+		must.NoError(t, err)
+		check.Is(t, "", r.Pods[0].EvictionRequest.Fallback)
+		check.Is(t, 1, l.countCalls("create"))
+		check.Is(t, 0, l.countCalls("withdrawn"))
+		l.checkNothingLeft(t)
+	})
+}
+
+func TestDrainWithdrawsLeftRequestsOfPodsThatStay(t *testing.T) {
+	for name, end := range map[string]time.Duration{"the drain continues": 2 * time.Minute, "the drain ends before it has read them": time.Millisecond} {
+		t.Run(name, simulateFunc(func(t *testing.T, s *sim) {
+			l := newLifecycleSim(s, map[string]responder{"acme.io/a": {answersAfter: time.Second, deletesAfter: time.Minute}})
+			p := s.addPod("a", withResponders("acme.io/a"))
+			s.addBlockedPod("b")
+			must.NoError(t, l.CreateEvictionRequest(t.Context(), newEvictionRequest(&p.Pod, node), false))
+			time.Sleep(2 * time.Second)
+			_, err := runDrain(t, s, Options{
+				EvictionRequests: l, TakesOver: true, TimeLimits: timeoutIn(end), ShouldDrainPod: func(p kubeapi.Pod) bool { return p.Name != "a" },
+			})
+			check.Not(t, err == nil, "no error")
+			check.Is(t, false, p.gone, "the responder was not stopped")
+			l.checkNothingLeft(t)
+		}))
+	}
+}
+
 func TestDeletionOfLeftEvictionRequestsEnds(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		l := newLifecycleSim(s, nil)
