@@ -313,7 +313,8 @@ func (d *Drain) findShortPDB(pods []*podState, ns *namespacePDBs) *shortPDB {
 			continue
 		}
 		for _, s := range ns.byName {
-			if s.matches(p.pod.Labels) && (isReadyOrUnknown(&p.pod) || s.pdb.Status.DesiredHealthy <= 0) {
+			counts := isReadyOrUnknown(&p.pod) || s.pdb.Status.DesiredHealthy <= 0 && s.pdb.Spec.UnhealthyPodEvictionPolicy != "AlwaysAllow"
+			if counts && s.matches(p.pod.Labels) {
 				needs[s.pdb] = append(needs[s.pdb], p)
 			}
 		}

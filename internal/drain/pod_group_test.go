@@ -122,6 +122,15 @@ func TestGroupsOfOnePDBGoOneAfterTheOther(t *testing.T) {
 	})
 }
 
+func TestUnreadyGroupGoesIfItsPDBAlwaysAllowsThat(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		s.addPods(2, "llm-0-%d", withLabel("app", "llm"), inReplica("0"), asNotReady)
+		s.addPDB("llm", 0, 2, map[string]string{"app": "llm"}).alwaysAllowUnhealthy = true
+		_, err := runDrain(t, s, Options{TimeLimits: timeoutIn(time.Minute)})
+		must.NoError(t, err)
+	})
+}
+
 func TestUnreadablePDBsKeepGroupOfSeveralPods(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		members := s.addPods(2, "llm-0-%d", inReplica("0"))

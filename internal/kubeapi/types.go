@@ -148,6 +148,8 @@ type PodDisruptionBudget struct {
 		Selector       *LabelSelector  `json:"selector,omitempty"`
 		MinAvailable   json.RawMessage `json:"minAvailable,omitempty"`
 		MaxUnavailable json.RawMessage `json:"maxUnavailable,omitempty"`
+		// UnhealthyPodEvictionPolicy is IfHealthyBudget, also if it is empty, or AlwaysAllow.
+		UnhealthyPodEvictionPolicy string `json:"unhealthyPodEvictionPolicy,omitempty"`
 	} `json:"spec"`
 	Status struct {
 		DisruptionsAllowed int32           `json:"disruptionsAllowed"`
