@@ -877,8 +877,10 @@ func (d *Drain) predictResponders(p *podState) *EvictionRequestReport {
 }
 
 // dryRunEvictionRequests sends the EvictionRequests of a prediction as a dry run, and reads what the responders have
-// answered to an earlier request.
+// answered to an earlier request. It ends after maxRequestTimeout.
 func (d *Drain) dryRunEvictionRequests(ctx context.Context, pods []PodPrediction) {
+	ctx, end := context.WithTimeout(ctx, maxRequestTimeout)
+	defer end()
 	byUID := map[string]*PodPrediction{}
 	namespaces := map[string]bool{}
 	for i := range pods {
@@ -892,6 +894,8 @@ func (d *Drain) dryRunEvictionRequests(ctx context.Context, pods []PodPrediction
 		switch reason := toUnavailable(err); {
 		case err == nil, kubeapi.IsAlreadyExists(err):
 			byUID[p.UID], namespaces[p.Namespace] = p, true
+		case isServerFailure(kubeapi.ToStatusError(err)):
+			p.EvictionRequest.Fallback, p.EvictionRequest.FallbackDetail = NoController, err.Error()
 		default:
 			p.EvictionRequest.Fallback, p.EvictionRequest.FallbackDetail = cmp.Or(reason, RequestRejected), err.Error()
 		}

@@ -756,6 +756,22 @@ func TestDryRunNamesRespondersAndTheirAnswers(t *testing.T) {
 	})
 }
 
+func TestDryRunOfEvictionRequestsEnds(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		l := newLifecycleSim(s, nil)
+		s.addPods(9, "a-%d", withResponders("acme.io/a"))
+		l.fault = func(string) (error, bool) { // the API hangs
+			s.latency = time.Hour
+			return nil, true
+		}
+		began := time.Now()
+		f, err := Predict(t.Context(), s, Options{Node: node, EvictionRequests: l}, true)
+		must.NoError(t, err)
+		check.Not(t, time.Since(began) > 30*time.Second, "it took %s", time.Since(began))
+		check.Is(t, NoController, f.Pods[0].EvictionRequest.Fallback)
+	})
+}
+
 func TestResponderMessageIsShownInOneLine(t *testing.T) {
 	s := ResponderReport{Name: "acme.io/a", Message: " moved\n\x1b[2J 1 of " + strings.Repeat("9", 4000)}
 	text := s.describeAnswer()
