@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -54,10 +55,11 @@ func (o drainSpec) equal(p drainSpec) bool {
 
 // drainRun is a drain that was started, with its state.
 type drainRun struct {
-	spec   drainSpec
-	drain  *drain.Drain
-	cancel context.CancelFunc
-	done   chan struct{}
+	spec      drainSpec
+	drain     *drain.Drain
+	cancel    context.CancelCauseFunc
+	done      chan struct{}
+	takesOver bool // as in drain.Options
 	// report covers what OnDrained has not delivered. It is valid once done is closed.
 	report drain.Report
 	// reportDelivered is true from the call of OnDrained until the next pod arrives. The agent may not have recorded
@@ -115,8 +117,7 @@ func (a *Agent) syncDrainWithNotices(ctx context.Context) {
 	case a.drain == nil:
 		a.startDrain(ctx, want)
 	case !slices.Equal(a.drain.spec.demands, want.demands), a.drain.drained && a.needsDrainNow(now):
-		a.drain.drain.SkipRestoreWait() // the next drain may have only seconds
-		a.stopDrainAndWait()
+		a.stopDrain(drain.ErrContinued)
 		a.startDrain(ctx, want)
 	case !a.drain.spec.equal(want):
 		if a.isDrainRunning() {
@@ -193,10 +194,10 @@ func (a *Agent) drainSurger() drain.Surger {
 
 func (a *Agent) startDrain(ctx context.Context, o drainSpec) {
 	now := time.Now()
-	run := &drainRun{spec: o, done: make(chan struct{}), throttleEnd: now.Add(throttleTime(o.terms.Deadline, now))}
+	run := &drainRun{spec: o, done: make(chan struct{}), throttleEnd: now.Add(throttleTime(o.terms.Deadline, now)), takesOver: a.mayHaveLeftRequests}
 	a.events.throttle.setEnd(run.throttleEnd)
 	var work context.Context
-	work, run.cancel = context.WithCancel(ctx)
+	work, run.cancel = context.WithCancelCause(ctx)
 	run.drain = drain.New(a.options.API, drain.Options{
 		Node: a.options.Node, PolicyForPod: o.podPolicy, ShouldDrainPod: o.matchesPod, TimeLimits: o.terms, Volumes: a.options.Volumes, Logger: a.log,
 		GraceSeconds: a.options.GracePeriodSeconds, DisableEviction: a.options.DisableEviction, EvictionRequests: a.options.EvictionRequests,
@@ -209,9 +210,9 @@ func (a *Agent) startDrain(ctx context.Context, o drainSpec) {
 			run.reportDelivered.Store(false)
 			a.enqueueUpdate(work, func(context.Context) { a.returnNoticesToDraining(run) })
 		},
-		WasDrained: a.isDrainedReported(),
+		WasDrained: a.isDrainedReported(), TakesOver: run.takesOver,
 	})
-	a.drain, a.mayHaveLeftRequests = run, false // it takes them over
+	a.drain, a.mayHaveLeftRequests = run, false
 	doing := "draining"
 	if !a.needsDrainNow(now) {
 		doing = "keeping the drained node empty"
@@ -262,7 +263,7 @@ func (a *Agent) recordFailedDrain(run *drainRun, r drain.Report, err error) {
 	if a.drain != run {
 		return // it was stopped, and another may be running
 	}
-	a.drain.cancel()
+	a.drain.cancel(nil)
 	a.drain = nil
 	a.events.throttle.setEnd(time.Time{})
 	a.log.Error("not drained", "summary", r.Summary(), "err", observe.ClipBytes(err.Error(), maxEventMessageBytes))
@@ -333,14 +334,22 @@ func (a *Agent) logReport(r drain.Report) {
 func firstN[T any](all []T, most int) []T { return all[:min(len(all), most)] }
 
 // stopDrainAndWait stops a running drain, and waits until the drain sends no more requests.
-func (a *Agent) stopDrainAndWait() {
+func (a *Agent) stopDrainAndWait() { a.stopDrain(nil) }
+
+// stopDrain stops a running drain, and waits until it has ended. The cause [drain.ErrContinued] means that another drain
+// follows. It may have only seconds, so the wait is short.
+func (a *Agent) stopDrain(cause error) {
 	if a.drain == nil {
 		return
 	}
 	run := a.drain
 	a.drain = nil
-	run.cancel()
+	run.cancel(cause)
 	<-run.done
+	if errors.Is(cause, drain.ErrContinued) {
+		hasRequest := func(p drain.PodReport) bool { return p.EvictionRequest != nil }
+		a.mayHaveLeftRequests = a.mayHaveLeftRequests || run.takesOver || slices.ContainsFunc(run.report.Pods, hasRequest)
+	}
 	a.events.throttle.setEnd(time.Time{})
 	a.log.Info("drain stopped", "for", run.spec.noticeTypes(), "summary", run.report.Summary())
 	if !run.reportDelivered.Load() || run.report.CountPodsToRemove() > 0 {

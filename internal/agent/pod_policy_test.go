@@ -93,7 +93,7 @@ func TestLogLineStaysShortForManyPods(t *testing.T) {
 		receipt.Pods = append(receipt.Pods, p)
 		progress.RemainingPods = append(progress.RemainingPods, drain.BlockedPod{Pod: p.Name, Reason: drain.ObstaclePDB, Detail: strings.Repeat("y", 200)})
 	}
-	run := &drainRun{cancel: func() {}}
+	run := &drainRun{cancel: func(error) {}}
 	a.drain = run
 	a.recordFailedDrain(run, receipt, errors.New(strings.Repeat("z", 100_000)))
 	a.newProgressHandler(run)(progress)
@@ -347,7 +347,7 @@ func TestUnchangedRetryAfterTheDeadlineLogsNoReport(t *testing.T) {
 	})
 	endDrain := func(deadline time.Time, end drain.PodEnd) int {
 		log.Reset()
-		a.drain = &drainRun{cancel: func() {}, spec: drainSpec{terms: drain.TimeLimits{Deadline: deadline}}}
+		a.drain = &drainRun{cancel: func(error) {}, spec: drainSpec{terms: drain.TimeLimits{Deadline: deadline}}}
 		a.recordFailedDrain(a.drain, drain.Report{
 			Outcome: drain.DeadlinePassed, Pods: []drain.PodReport{{UID: "u", Action: podrules.Evict, Removal: drain.Evicted, End: end}},
 		}, errors.New("1 pod left"))

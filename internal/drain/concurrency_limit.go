@@ -76,7 +76,8 @@ func (d *Drain) concurrencyLimitForPod(p *podState, method RemovalMethod, now ti
 	if tracker.waitingNamespaces == nil {
 		tracker.waitingNamespaces = map[string]bool{}
 		for _, other := range d.remaining {
-			if other.isWaiting() && !other.requesting && !other.surge.delaysEviction() && (method == Evicted || other.forceDeletion || d.options.DisableEviction) {
+			waits := other.held || other.blocked.Reason == ObstacleResponder || other.surge.delaysEviction()
+			if other.isWaiting() && !other.requesting && !waits && (method == Evicted || other.forceDeletion || d.options.DisableEviction) {
 				tracker.waitingNamespaces[other.pod.Namespace] = true
 			}
 		}

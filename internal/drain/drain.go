@@ -12,6 +12,7 @@ package drain
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -118,8 +119,15 @@ type Options struct {
 	// EvictionRequests, if set, makes the drain ask the responders of a pod (spec.evictionResponders) before it evicts the
 	// pod. DisableEviction has priority.
 	EvictionRequests EvictionRequestAPI
-	Logger           *slog.Logger
+	// TakesOver says that an earlier drain of the node may have left EvictionRequests. The drain then reads them at its
+	// start, and withdraws those for pods that it does not evict.
+	TakesOver bool
+	Logger    *slog.Logger
 }
+
+// ErrContinued is the cause of the context's end if another drain of the node follows at once. The drain then leaves its
+// EvictionRequests to the next drain, and waits at most 1 s for its surges to restore sizes.
+var ErrContinued = errors.New("another drain of the node follows")
 
 // DefaultWaveBoundaries evicts ordinary pods first and critical ones after them. 2000000000 is the priority of
 // system-cluster-critical
@@ -160,7 +168,6 @@ func New(api API, o Options) *Drain {
 		inbox:               newInbox(),
 		limit:               newConcurrencyLimit(o.MaxInFlight),
 		surgingOwners:       map[string]bool{},
-		skipRestoreWait:     make(chan struct{}),
 		reportedDrained:     o.WasDrained,
 	}
 }

@@ -71,14 +71,8 @@ type Drain struct {
 	restoreWaitUntil time.Time // until when a drained node waits for them; zero is not yet
 	// background counts the goroutines of the watch and the requests. surges counts those of the surges.
 	background, surges sync.WaitGroup
-	// skipRestoreWait is closed by the first call of SkipRestoreWait.
-	skipRestoreWait     chan struct{}
-	skipRestoreWaitOnce sync.Once
+	continued          chan struct{} // closed once the context has ended with ErrContinued
 }
-
-// SkipRestoreWait makes Run return without waiting until its surges have restored the sizes of their owners. They continue to
-// do that. It may be called from any goroutine.
-func (d *Drain) SkipRestoreWait() { d.skipRestoreWaitOnce.Do(func() { close(d.skipRestoreWait) }) }
 
 // SetTimeLimits changes the time limits. With less time, pods that are stopping get a shorter grace if theirs is longer
 // than the time left. More time is used only for the pods that were not evicted yet. Equal time limits change nothing.
@@ -117,6 +111,15 @@ func (d *Drain) Run(ctx context.Context) (Report, error) {
 	defer stop()
 	d.startedAt = time.Now()
 	d.deadlineSince = d.startedAt
+	d.continued = make(chan struct{})
+	defer context.AfterFunc(ctx, func() {
+		if isContinued(ctx) {
+			close(d.continued)
+		}
+	})()
+	if d.options.TakesOver && d.options.EvictionRequests != nil && !d.options.DisableEviction {
+		d.startEvictionRequests(work)
+	}
 	d.background.Go(func() {
 		if err := d.watchPods(work, d.newPodHandler()); work.Err() == nil {
 			d.inbox.putAndWake(func(time.Time) { d.recordWatchError(fmt.Errorf("the watch of its pods ended: %w", err)) })
@@ -130,13 +133,15 @@ func (d *Drain) Run(ctx context.Context) (Report, error) {
 	endedAt := time.Now()
 	stop()
 	d.background.Wait()
-	d.withdrawEvictionRequests() // first, so that the responders stop soon
+	d.withdrawEvictionRequests(ctx) // first, so that the responders stop soon
 	d.awaitRestores()
 	d.processInbox() // answers that arrived while the drain ended
 	report := d.newReport(outcome)
 	report.EndedAt = endedAt
 	return report, d.outcomeError(ctx, outcome, report)
 }
+
+func isContinued(ctx context.Context) bool { return errors.Is(context.Cause(ctx), ErrContinued) }
 
 // runUntilOutcome runs the engine until the drain ends, and returns how it ended. In each round it decides what to do,
 // and then waits for an event or for the next due time.

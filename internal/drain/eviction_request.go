@@ -57,7 +57,7 @@ const (
 	minResponderTime = 2 * time.Second
 	// cancelWait is how long a withdrawn request stays for the controller, so that it cancels the active responder.
 	cancelWait = time.Second
-	// withdrawTimeout limits the withdrawal of all requests at the end of a drain.
+	// withdrawTimeout limits the withdrawal of all requests at the end of a drain, or after a crash.
 	withdrawTimeout = 5 * time.Second
 	// maxResponderText limits a responder's message in the progress. The API allows 4000 characters.
 	maxResponderText = 200
@@ -154,8 +154,8 @@ type evictionRequest struct {
 	object      *kubeapi.EvictionRequest // as the watch has shown it; nil is not seen
 	eviction    *kubeapi.Eviction        // the newest one for the pod; nil is none
 	changedAt   time.Time                // of eviction
-	active      string                   // the active responder
-	activeSince time.Time                // when the drain saw that
+	active      string                   // the active responder; empty is none
+	activeSince time.Time                // when the drain saw that it became active, or that none is active any more
 	answers     []ResponderReport        // of the Eviction before another client has deleted the request
 
 	fallback       EvictionFallback
@@ -232,7 +232,7 @@ func (d *Drain) fallbackForPod(r *evictionRequest, now time.Time) (reason Evicti
 		if r.areRespondersFinished() {
 			return RespondersFinished, r.explain(), time.Time{}
 		}
-		return until(r.requestedAt.Add(responderWait), NoResponder, "no responder was activated in time")
+		return until(laterOf(r.requestedAt, r.activeSince).Add(responderWait), NoResponder, "no responder was activated in time")
 	case !r.hasAnswered(r.active):
 		return until(r.activeSince.Add(responderWait), NoResponder, r.active+" has not answered in time")
 	}
@@ -465,6 +465,9 @@ func (d *Drain) watchEvictions(namespace string) {
 		d.inbox.putAndWake(func(now time.Time) {
 			for i := range all {
 				pod := all[i].Spec.Target.Pod.UID
+				if findCondition(all[i].Status.Conditions, "Failed").Status == "True" {
+					continue // it may be of an earlier request; the current one has the condition too
+				}
 				if r := q.byPod[pod]; r != nil {
 					r.updateEviction(&all[i], now)
 				} else if d.pods[pod] != nil {
@@ -489,12 +492,8 @@ func (d *Drain) watchEvictions(namespace string) {
 	})
 }
 
-// updateEviction takes over a state of an Eviction of the pod. It ignores failed ones: they may be of an earlier request,
-// and the failure of the current one is also a condition of the request.
+// updateEviction takes over a state of an Eviction of the pod that has not failed.
 func (r *evictionRequest) updateEviction(e *kubeapi.Eviction, now time.Time) {
-	if findCondition(e.Status.Conditions, "Failed").Status == "True" {
-		return
-	}
 	r.eviction, r.changedAt = e, now
 	active := ""
 	for _, t := range e.Status.TargetResponders {
@@ -542,6 +541,7 @@ func (d *Drain) syncEvictionRequests(now time.Time) (next time.Time) {
 	if d.requests == nil {
 		return time.Time{}
 	}
+	d.adoptLeftRequests()
 	for uid, r := range d.requests.byPod {
 		p := r.pod
 		isRemoved := p.removal != NotRemoved || p.isTerminating()
@@ -555,11 +555,28 @@ func (d *Drain) syncEvictionRequests(now time.Time) (next time.Time) {
 		case !p.gone: // it became protected: ask again if it loses its protection
 			p.request = nil
 			delete(d.requests.byPod, uid)
+			delete(d.requests.existing, uid) // the watch may be late
 		default:
 			delete(d.requests.byPod, uid)
 		}
 	}
 	return next
+}
+
+// adoptLeftRequests takes over the requests of an earlier drain for pods that this drain does not evict, so that they are
+// withdrawn. At its end it takes over all of them.
+func (d *Drain) adoptLeftRequests() {
+	q := d.requests
+	if !d.options.TakesOver {
+		return
+	}
+	for uid, o := range q.existing {
+		p := d.pods[uid]
+		if p == nil || p.gone || q.byPod[uid] != nil || !d.ended && (p.isWaiting() || p.isTerminating() || p.removal != NotRemoved) {
+			continue
+		}
+		q.byPod[uid] = &evictionRequest{pod: p, mayExist: true, object: o}
+	}
 }
 
 // isOpen reports whether the request may exist.
@@ -609,8 +626,8 @@ func (d *Drain) releaseEvictionRequest(r *evictionRequest, now time.Time) (retry
 }
 
 // withdrawEvictionRequests removes all requests at the end of the drain, and stops the watches. It processes the answers
-// itself, because the engine has stopped.
-func (d *Drain) withdrawEvictionRequests() {
+// itself, because the engine has stopped. If another drain follows, it leaves the requests to that drain.
+func (d *Drain) withdrawEvictionRequests(ctx context.Context) {
 	q := d.requests
 	if q == nil {
 		return
@@ -626,13 +643,20 @@ func (d *Drain) withdrawEvictionRequests() {
 		}
 	}()
 	q.stopCreations()
+	if d.options.TakesOver && !q.listed && q.unavailable == "" && !isContinued(ctx) { // it has not seen them, and made none
+		if err := DeleteEvictionRequests(q.ctx, d.options.EvictionRequests, d.options.Node); err != nil {
+			d.options.Logger.Warn("cannot delete the EvictionRequests of an earlier drain: they end with their pods", "node", d.options.Node, "err", err)
+		}
+		return
+	}
+	d.adoptLeftRequests()
 	for _, r := range q.byPod {
 		r.retryAt, r.pause = time.Time{}, 0
 	}
 	end := time.Now().Add(withdrawTimeout)
 	timer := time.NewTimer(withdrawTimeout)
 	defer timer.Stop()
-	for {
+	for !isContinued(ctx) {
 		d.processInbox()
 		now, next := time.Now(), end
 		var open []string
@@ -653,6 +677,7 @@ func (d *Drain) withdrawEvictionRequests() {
 		timer.Reset(max(0, next.Sub(now)))
 		select {
 		case <-d.inbox.filled:
+		case <-d.continued:
 		case <-timer.C:
 		}
 	}
@@ -670,8 +695,10 @@ func newEvictionRequest(p *kubeapi.Pod, node string) kubeapi.EvictionRequest {
 }
 
 // DeleteEvictionRequests deletes the EvictionRequests of a node that a crashed drain has left. A drain takes them over
-// instead, so call it only if none follows.
+// instead, so call it only if none follows. It ends after withdrawTimeout.
 func DeleteEvictionRequests(ctx context.Context, api EvictionRequestAPI, node string) error {
+	ctx, cancel := context.WithTimeout(ctx, withdrawTimeout)
+	defer cancel()
 	all, err := api.ListEvictionRequests(ctx, selectNode(node))
 	if toUnavailable(err) != "" {
 		return nil
@@ -850,8 +877,10 @@ func (d *Drain) predictResponders(p *podState) *EvictionRequestReport {
 }
 
 // dryRunEvictionRequests sends the EvictionRequests of a prediction as a dry run, and reads what the responders have
-// answered to an earlier request.
+// answered to an earlier request. It ends after maxRequestTimeout.
 func (d *Drain) dryRunEvictionRequests(ctx context.Context, pods []PodPrediction) {
+	ctx, end := context.WithTimeout(ctx, maxRequestTimeout)
+	defer end()
 	byUID := map[string]*PodPrediction{}
 	namespaces := map[string]bool{}
 	for i := range pods {
@@ -865,6 +894,8 @@ func (d *Drain) dryRunEvictionRequests(ctx context.Context, pods []PodPrediction
 		switch reason := toUnavailable(err); {
 		case err == nil, kubeapi.IsAlreadyExists(err):
 			byUID[p.UID], namespaces[p.Namespace] = p, true
+		case isServerFailure(kubeapi.ToStatusError(err)):
+			p.EvictionRequest.Fallback, p.EvictionRequest.FallbackDetail = NoController, err.Error()
 		default:
 			p.EvictionRequest.Fallback, p.EvictionRequest.FallbackDetail = cmp.Or(reason, RequestRejected), err.Error()
 		}

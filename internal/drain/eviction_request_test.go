@@ -35,6 +35,7 @@ type lifecycleSim struct {
 	sim          *sim
 	listErr      error
 	noController bool
+	pause        time.Duration // of the controller between two responders
 	failsAfter   time.Duration // the controller sets Failed; 0 never
 	responders   map[string]responder
 	// fault may replace the answer to a request: its error, and whether it took effect.
@@ -173,7 +174,11 @@ func (l *lifecycleSim) activateNext(pod string) {
 		l.after(pod, r.endsAfter, func() {
 			l.stopResponders(pod)
 			l.update(pod, name, kubeapi.ResponderCompleted, func(s *kubeapi.ResponderStatus) { s.CompletionTime = time.Now() })
-			l.activateNext(pod)
+			if l.pause == 0 {
+				l.activateNext(pod)
+				return
+			}
+			l.after(pod, l.pause, func() { l.activateNext(pod) })
 		})
 	}
 }
@@ -441,6 +446,10 @@ func TestDrainAsksRespondersAndFallsBackInTime(t *testing.T) {
 		{name: "vanishes after its answer", responders: map[string]responder{a: {answersAfter: time.Second}}, fallback: ResponderSilent, at: 21*time.Minute + time.Second},
 		{name: "ends without deletion", responders: map[string]responder{a: {answersAfter: time.Second, endsAfter: 20 * time.Second}}, fallback: RespondersFinished, at: 20 * time.Second},
 		{name: "the second deletes", responders: map[string]responder{a: {answersAfter: time.Second, endsAfter: 20 * time.Second}, b: {answersAfter: 25 * time.Second, deletesAfter: 50 * time.Second}}, at: 70 * time.Second},
+		{
+			name: "the second starts late and deletes", change: func(l *lifecycleSim) { l.pause = 5 * time.Second }, at: 95 * time.Second,
+			responders: map[string]responder{a: {answersAfter: time.Second, endsAfter: 40 * time.Second}, b: {answersAfter: time.Second, deletesAfter: 50 * time.Second}},
+		},
 		{name: "the second hangs", responders: map[string]responder{a: {answersAfter: time.Second, endsAfter: 20 * time.Second}, b: {answersAfter: never}}, fallback: NoResponder, at: 50 * time.Second},
 		{name: "the request fails", responders: map[string]responder{a: {answersAfter: time.Second}}, change: func(l *lifecycleSim) { l.failsAfter = time.Minute }, fallback: RequestFailed, at: time.Minute},
 		{name: "no controller", change: func(l *lifecycleSim) { l.noController = true }, fallback: NoController, at: 10 * time.Second},
@@ -623,6 +632,58 @@ func TestRestartedDrainTakesOverEvictionRequests(t *testing.T) {
 	}
 }
 
+func TestContinuedDrainLeavesEvictionRequestsAtOnce(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		l := newLifecycleSim(s, map[string]responder{"acme.io/a": {answersAfter: time.Second, deletesAfter: 40 * time.Second}})
+		s.addPod("a", withResponders("acme.io/a"))
+		ctx, cancel := context.WithCancelCause(t.Context())
+		_, wait := startDrain(ctx, t, s, Options{EvictionRequests: l})
+		time.Sleep(20 * time.Second)
+		cancel(ErrContinued)
+		ended := time.Now()
+		_, err := wait()
+		must.Not(t, !errors.Is(err, ErrContinued), "%v", err)
+		check.Not(t, time.Since(ended) > 100*time.Millisecond, "the drain ended after %s", time.Since(ended))
+		r, err := runDrain(t, s, Options{EvictionRequests: l, TakesOver: true})
+		must.NoError(t, err)
+		check.Is(t, "", r.Pods[0].EvictionRequest.Fallback)
+		check.Is(t, 1, l.countCalls("create"))
+		check.Is(t, 0, l.countCalls("withdrawn"))
+		l.checkNothingLeft(t)
+	})
+}
+
+func TestDrainWithdrawsLeftRequestsOfPodsThatStay(t *testing.T) {
+	for name, end := range map[string]time.Duration{"the drain continues": 2 * time.Minute, "the drain ends before it has read them": time.Millisecond} {
+		t.Run(name, simulateFunc(func(t *testing.T, s *sim) {
+			l := newLifecycleSim(s, map[string]responder{"acme.io/a": {answersAfter: time.Second, deletesAfter: time.Minute}})
+			p := s.addPod("a", withResponders("acme.io/a"))
+			s.addBlockedPod("b")
+			must.NoError(t, l.CreateEvictionRequest(t.Context(), newEvictionRequest(&p.Pod, node), false))
+			time.Sleep(2 * time.Second)
+			_, err := runDrain(t, s, Options{
+				EvictionRequests: l, TakesOver: true, TimeLimits: timeoutIn(end), ShouldDrainPod: func(p kubeapi.Pod) bool { return p.Name != "a" },
+			})
+			check.Not(t, err == nil, "no error")
+			check.Is(t, false, p.gone, "the responder was not stopped")
+			l.checkNothingLeft(t)
+		}))
+	}
+}
+
+func TestDeletionOfLeftEvictionRequestsEnds(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		l := newLifecycleSim(s, nil)
+		for _, p := range s.addPods(3, "a-%d", withResponders("acme.io/a")) {
+			must.NoError(t, l.CreateEvictionRequest(t.Context(), newEvictionRequest(&p.Pod, node), false))
+		}
+		s.latency = time.Hour
+		began := time.Now()
+		check.Not(t, DeleteEvictionRequests(t.Context(), l, node) == nil, "no error")
+		check.Not(t, time.Since(began) > withdrawTimeout, "it took %s", time.Since(began))
+	})
+}
+
 // TestLaterWaveSeesEarlierAnswers restarts a drain whose second wave has been asked before, and whose responder is slow.
 func TestLaterWaveSeesEarlierAnswers(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
@@ -661,6 +722,20 @@ func TestPodsWithoutRespondersCostNoRequest(t *testing.T) {
 	}
 }
 
+func TestPodsThatAwaitRespondersReserveNoRequests(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		l := newLifecycleSim(s, map[string]responder{"acme.io/a": {answersAfter: time.Second, deletesAfter: 20 * time.Second}})
+		for i := range 10 {
+			s.addPod("db", inNamespace(fmt.Sprint("db-", i)), withResponders("acme.io/a"))
+		}
+		s.addPods(12, "web-%d")
+		s.evictionDelay = 500 * time.Millisecond // neither fast nor slow, so the limit stays
+		_, err := runDrain(t, s, Options{EvictionRequests: l})
+		must.NoError(t, err)
+		check.Is(t, initialConcurrency, s.maxInFlight)
+	})
+}
+
 func TestDryRunNamesRespondersAndTheirAnswers(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		l := newLifecycleSim(s, map[string]responder{"acme.io/a": {answersAfter: time.Second, expects: time.Hour}})
@@ -678,6 +753,22 @@ func TestDryRunNamesRespondersAndTheirAnswers(t *testing.T) {
 		must.NoError(t, err)
 		check.Is(t, RequestsNotServed, f.Pods[1].EvictionRequest.Fallback)
 		l.checkNothingLeft(t)
+	})
+}
+
+func TestDryRunOfEvictionRequestsEnds(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		l := newLifecycleSim(s, nil)
+		s.addPods(9, "a-%d", withResponders("acme.io/a"))
+		l.fault = func(string) (error, bool) { // the API hangs
+			s.latency = time.Hour
+			return nil, true
+		}
+		began := time.Now()
+		f, err := Predict(t.Context(), s, Options{Node: node, EvictionRequests: l}, true)
+		must.NoError(t, err)
+		check.Not(t, time.Since(began) > 30*time.Second, "it took %s", time.Since(began))
+		check.Is(t, NoController, f.Pods[0].EvictionRequest.Fallback)
 	})
 }
 

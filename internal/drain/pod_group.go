@@ -287,9 +287,9 @@ func (g *groupState) block(reason ObstacleKind, detail string, now time.Time) {
 }
 
 // findShortWatchedPDB returns a PDB that does not allow the eviction of all pods of a group, by the last status that the
-// drain has seen. It returns nil if there is none, or if the PDBs are unknown.
+// drain has seen. It returns nil if there is none, or if the PDBs are unknown or no longer watched.
 func (d *Drain) findShortWatchedPDB(g *groupState) *shortPDB {
-	if ns := d.pdbs.namespaces[g.namespace]; ns != nil && ns.known {
+	if ns := d.pdbs.namespaces[g.namespace]; ns != nil && ns.known && ns.watching {
 		return d.findShortPDB(g.members, ns)
 	}
 	return nil
@@ -313,7 +313,8 @@ func (d *Drain) findShortPDB(pods []*podState, ns *namespacePDBs) *shortPDB {
 			continue
 		}
 		for _, s := range ns.byName {
-			if s.matches(p.pod.Labels) && (isReadyOrUnknown(&p.pod) || s.pdb.Status.DesiredHealthy <= 0) {
+			counts := isReadyOrUnknown(&p.pod) || s.pdb.Status.DesiredHealthy <= 0 && s.pdb.Spec.UnhealthyPodEvictionPolicy != "AlwaysAllow"
+			if counts && s.matches(p.pod.Labels) {
 				needs[s.pdb] = append(needs[s.pdb], p)
 			}
 		}

@@ -1,6 +1,7 @@
 package drain
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -121,6 +122,15 @@ func TestGroupsOfOnePDBGoOneAfterTheOther(t *testing.T) {
 	})
 }
 
+func TestUnreadyGroupGoesIfItsPDBAlwaysAllowsThat(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		s.addPods(2, "llm-0-%d", withLabel("app", "llm"), inReplica("0"), asNotReady)
+		s.addPDB("llm", 0, 2, map[string]string{"app": "llm"}).alwaysAllowUnhealthy = true
+		_, err := runDrain(t, s, Options{TimeLimits: timeoutIn(time.Minute)})
+		must.NoError(t, err)
+	})
+}
+
 func TestUnreadablePDBsKeepGroupOfSeveralPods(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		members := s.addPods(2, "llm-0-%d", inReplica("0"))
@@ -132,6 +142,39 @@ func TestUnreadablePDBsKeepGroupOfSeveralPods(t *testing.T) {
 			check.Is(t, 0, len(s.findRealRequests("", p)), p.Name)
 		}
 		check.Is(t, 1, len(s.findRealRequests("evict", alone)))
+	})
+}
+
+// revokedPDBs is an API that forbids to read PDBs for some time.
+type revokedPDBs struct {
+	*sim
+
+	from, until time.Time
+}
+
+func (r revokedPDBs) WatchPodDisruptionBudgets(ctx context.Context, namespace string, h kubeapi.Handler[kubeapi.PodDisruptionBudget]) error {
+	if time.Now().Before(r.until) {
+		allowed, cancel := context.WithDeadline(ctx, r.from)
+		defer cancel()
+		_ = r.sim.WatchPodDisruptionBudgets(allowed, namespace, h)
+		if ctx.Err() == nil {
+			h.Failed(newForbidden("cannot watch poddisruptionbudgets"))
+		}
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return r.sim.WatchPodDisruptionBudgets(ctx, namespace, h)
+}
+
+func TestGroupGoesAfterItsPDBCouldNotBeReadForSomeTime(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		s.addPods(2, "llm-0-%d", withLabel("app", "llm"), inReplica("0"))
+		s.addPDB("llm", 2, 2, map[string]string{"app": "llm"})
+		s.changeAfter(20*time.Second, func() { s.pdbs[0].minHealthy = 0; s.wakeWatchers() })
+		api := revokedPDBs{s, time.Now().Add(10 * time.Second), time.Now().Add(30 * time.Second)}
+		r, err := Run(t.Context(), api, Options{Node: node, TimeLimits: timeoutIn(2 * time.Minute)})
+		must.NoError(t, err)
+		checkTookUpTo(t, r, 55*time.Second)
 	})
 }
 

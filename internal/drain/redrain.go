@@ -11,7 +11,7 @@ import (
 func (d *Drain) redrainOnArrival(ctx context.Context) Outcome {
 	d.options.OnDrained(d.newReport(Drained))
 	d.reportedDrained = true
-	d.withdrawEvictionRequests()
+	d.withdrawEvictionRequests(ctx)
 	d.removeGonePods()
 	if !d.awaitPodArrival(ctx) {
 		return Cancelled

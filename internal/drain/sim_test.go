@@ -790,6 +790,9 @@ func (s *sim) toPDBs(namespace string) map[string]kubeapi.PodDisruptionBudget {
 		var o kubeapi.PodDisruptionBudget
 		o.Name, o.Namespace = b.name, b.namespace
 		o.Spec.Selector = &kubeapi.LabelSelector{MatchLabels: b.labels}
+		if b.alwaysAllowUnhealthy {
+			o.Spec.UnhealthyPodEvictionPolicy = "AlwaysAllow"
+		}
 		o.Status.CurrentHealthy = s.countHealthy(b)
 		o.Status.DesiredHealthy, o.Status.ExpectedPods = b.minHealthy, b.expected
 		o.Status.DisruptionsAllowed = max(0, o.Status.CurrentHealthy-b.minHealthy)

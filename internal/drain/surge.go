@@ -28,6 +28,9 @@ const (
 	// maxRestoreWait limits how long the end of a drain waits for surges to restore the size of their owners. They need
 	// at most 15 s for that, after they have waited for their pods to leave.
 	maxRestoreWait = 20 * time.Second
+	// maxContinuedWait is the same wait if another drain of the node follows. It may have only seconds. The surges go on in
+	// the background.
+	maxContinuedWait = time.Second
 	// deniedDecisionPause is the shortest time between two decisions about a pod after its PDB denied the eviction.
 	deniedDecisionPause = 10 * time.Second
 	// minFailedSurgePause and maxFailedSurgePause limit the time until a pod may surge again after its surge failed.
@@ -404,6 +407,8 @@ func (d *Drain) giveUpSurge(p *podState, now time.Time) {
 	if s.phase == surgeRunning || s.phase == surgeQueued {
 		s.report.Result.Reason, s.report.Result.Detail = surge.ReasonNoTime, "no time was left to wait for the successor"
 		d.options.Logger.Info("surge given up: no time is left", "pod", p.name(), "step", s.report.Progress.Step)
+	} else if s.report.Decision.Verdict == "" {
+		s.report.setDecision(surge.Decision{Verdict: surge.Refused, Reason: surge.ReasonNoTime, Detail: "the pod has to stop before a successor could start"}, nil)
 	}
 	if s.run != nil {
 		s.run.cancel()
@@ -488,7 +493,7 @@ func (d *Drain) nextRestoreCheck(now time.Time) time.Time {
 }
 
 // awaitRestores waits until the surges of an ended drain have restored the sizes of their owners, at most
-// maxRestoreWait.
+// maxRestoreWait, or maxContinuedWait if another drain follows.
 func (d *Drain) awaitRestores() {
 	if d.options.Surger == nil {
 		return
@@ -497,12 +502,20 @@ func (d *Drain) awaitRestores() {
 	go func() { d.surges.Wait(); close(done) }()
 	timer := time.NewTimer(maxRestoreWait)
 	defer timer.Stop()
-	select {
-	case <-done:
-	case <-d.skipRestoreWait:
-	case <-timer.C:
-		d.options.Logger.Warn("surges have not restored the sizes of their owners in time: another process restores them when their records expire",
-			"node", d.options.Node)
+	for continued := d.continued; ; {
+		select {
+		case <-done:
+			return
+		case <-continued:
+			continued = nil
+			timer.Reset(maxContinuedWait)
+		case <-timer.C:
+			if continued != nil {
+				d.options.Logger.Warn("surges have not restored the sizes of their owners in time: another process restores them when their records expire",
+					"node", d.options.Node)
+			}
+			return
+		}
 	}
 }
 

@@ -148,7 +148,7 @@ type PodDisruptionBudget struct {
 		Selector       *LabelSelector  `json:"selector,omitempty"`
 		MinAvailable   json.RawMessage `json:"minAvailable,omitempty"`
 		MaxUnavailable json.RawMessage `json:"maxUnavailable,omitempty"`
-		// UnhealthyPodEvictionPolicy is IfHealthyBudget if empty. AlwaysAllow lets pods be evicted that are not ready.
+		// UnhealthyPodEvictionPolicy is IfHealthyBudget, also if it is empty, or AlwaysAllow.
 		UnhealthyPodEvictionPolicy string `json:"unhealthyPodEvictionPolicy,omitempty"`
 	} `json:"spec"`
 	Status struct {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -40,9 +41,9 @@ func TestRetirementStartsSuccessorWherePlacementSeesRoom(t *testing.T) {
 	f.check(f.ApplyManifests(f.ctx, "manager/surge/rbac.yaml", "manager/surge/admission.yaml"))
 	f.check(f.AwaitPermissions(f.ctx, managerNamespace, managerAccount, "slipway-manager-surge"))
 	bound := f.app("bound", 0, 1)
-	bound.MaxUnavailable = "0"
+	bound.MaxUnavailable, bound.GracePeriod = "0", 2*time.Second
 	free := workload.App{
-		Namespace: f.name, Name: "free", Replicas: 1, StopSeconds: "0.5", MaxUnavailable: "0",
+		Namespace: f.name, Name: "free", Replicas: 1, StopSeconds: "0.5", MaxUnavailable: "0", GracePeriod: 2 * time.Second,
 		NodeSelector: map[string]string{"kubernetes.azure.com/agentpool": f.pool.Name},
 	}
 	f.setUnschedulable(1, true) // so that both pods start on the first node
