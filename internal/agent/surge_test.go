@@ -30,36 +30,6 @@ func (s *fakeSurger) RestoreExpired(ctx context.Context) {
 	<-ctx.Done()
 }
 
-// slowSurger takes 15 s to restore a size.
-type slowSurger struct{ fakeSurger }
-
-func (s *slowSurger) Run(ctx context.Context, _ surge.Request) surge.Result {
-	s.surges.Add(1)
-	<-ctx.Done()
-	time.Sleep(15 * time.Second)
-	return surge.Result{Reason: surge.ReasonCancelled, StartedAt: time.Now(), EndedAt: time.Now()}
-}
-
-func TestNextDrainStartsBeforeSizesAreRestored(t *testing.T) {
-	withTestNode(t, time.Second, func(t *testing.T, m *testNode) {
-		grace := int64(5)
-		m.pod.Spec.TerminationGracePeriodSeconds = &grace
-		s := &slowSurger{}
-		m.startAgent(t, 0, func(o *Options) { o.Surger = s })
-		redeploy := newNotice(notice.Redeploy, "1", time.Hour)
-		m.source.setNotices(redeploy)
-		time.Sleep(time.Minute)
-		if n := s.surges.Load(); n != 1 {
-			t.Errorf("%d surges in the first drain, want 1", n)
-		}
-		m.source.setNotices(redeploy, newNotice(notice.Preempt, "2", 30*time.Second))
-		time.Sleep(2 * time.Second)
-		if n := s.surges.Load(); n != 2 {
-			t.Errorf("%d surges 2 s after the second notice, want 2", n)
-		}
-	})
-}
-
 func TestAgentSurgesAndRestoresUntilItEnds(t *testing.T) {
 	withTestNode(t, time.Second, func(t *testing.T, m *testNode) {
 		s := &fakeSurger{}

@@ -408,7 +408,7 @@ func (d *Drain) giveUpSurge(p *podState, now time.Time) {
 		s.report.Result.Reason, s.report.Result.Detail = surge.ReasonNoTime, "no time was left to wait for the successor"
 		d.options.Logger.Info("surge given up: no time is left", "pod", p.name(), "step", s.report.Progress.Step)
 	} else if s.report.Decision.Verdict == "" {
-		s.report.setDecision(surge.Decision{Verdict: surge.Refused, Reason: surge.ReasonNoTime, Detail: "the pod has to stop before a successor could start"}, nil)
+		s.report.Problem = "no time was left to find out whether it needs a successor"
 	}
 	if s.run != nil {
 		s.run.cancel()
