@@ -433,6 +433,10 @@ func (s *upgrade) checkEndings(event string) {
 // checkEvents checks that the Events tell the drain and the retirement once, and nothing of a failure or a restart of them.
 func (s *upgrade) checkEvents(noticed, retired string, rt *v1alpha1.NodeRetirement) {
 	s.t.Helper()
+	for node, last := range map[string]string{noticed: "Acknowledged", retired: "Retired"} { // Events are written in the background
+		_, err := s.AwaitEvent(s.ctx, node, last)
+		s.check(err)
+	}
 	list, err := s.Client().CoreV1().Events(metav1.NamespaceAll).List(s.ctx, metav1.ListOptions{})
 	s.check(err)
 	count := map[string]map[string]int{noticed: {}, retired: {}}

@@ -57,7 +57,7 @@ func kinds(all []*unstructured.Unstructured) map[string]int {
 // agentObjects counts the objects that every overlay has.
 var agentObjects = map[string]int{
 	"Namespace": 1, "ServiceAccount": 1, "ClusterRole": 1, "ClusterRoleBinding": 1, "Role": 1, "RoleBinding": 1, "ConfigMap": 1, "DaemonSet": 1,
-	"ValidatingAdmissionPolicy": 6, "ValidatingAdmissionPolicyBinding": 6, "PriorityLevelConfiguration": 2, "FlowSchema": 2,
+	"ValidatingAdmissionPolicy": 7, "ValidatingAdmissionPolicyBinding": 7, "PriorityLevelConfiguration": 2, "FlowSchema": 2,
 }
 
 func TestOverlaysHaveExpectedObjects(t *testing.T) {
