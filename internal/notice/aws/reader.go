@@ -95,18 +95,26 @@ func (m *memory) resume(t notice.Type, notices []notice.Notice) {
 	}
 }
 
-func (r *spotReader) read(ctx context.Context) (snapshot notice.Snapshot, changed bool, err error) {
-	body, changed, err := r.fetch(ctx, spotPath)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err != nil || !changed && !r.dirty {
+// readUnlessKnown reads a path, and parses the response if it has changed or if a notice was resumed since. It holds the
+// lock while it calls parse.
+func (m *memory) readUnlessKnown(
+	ctx context.Context, r *pathReader, path string, parse func([]byte) (notice.Snapshot, error),
+) (snapshot notice.Snapshot, changed bool, err error) {
+	body, changed, err := r.fetch(ctx, path)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err != nil || !changed && !m.dirty {
 		return notice.Snapshot{}, false, err
 	}
-	if snapshot, err = r.parse(body); err == nil {
+	if snapshot, err = parse(body); err == nil {
 		r.store(body)
-		r.dirty = false
+		m.dirty = false
 	}
 	return snapshot, err == nil, err
+}
+
+func (r *spotReader) read(ctx context.Context) (snapshot notice.Snapshot, changed bool, err error) {
+	return r.readUnlessKnown(ctx, &r.pathReader, spotPath, r.parse)
 }
 
 // parse returns the notice in the response. Every JSON object is a notice, even without readable fields.
@@ -170,17 +178,7 @@ type rebalanceReader struct {
 }
 
 func (r *rebalanceReader) read(ctx context.Context) (snapshot notice.Snapshot, changed bool, err error) {
-	body, changed, err := r.fetch(ctx, rebalancePath)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err != nil || !changed && !r.dirty {
-		return notice.Snapshot{}, false, err
-	}
-	if snapshot, err = r.parse(body); err == nil {
-		r.store(body)
-		r.dirty = false
-	}
-	return snapshot, err == nil, err
+	return r.readUnlessKnown(ctx, &r.pathReader, rebalancePath, r.parse)
 }
 
 func (r *rebalanceReader) parse(body []byte) (notice.Snapshot, error) {
