@@ -12,7 +12,6 @@ import (
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
-	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 )
 
@@ -21,11 +20,6 @@ type SQS interface {
 	ReceiveMessage(context.Context, *sqs.ReceiveMessageInput, ...func(*sqs.Options)) (*sqs.ReceiveMessageOutput, error)
 	DeleteMessageBatch(context.Context, *sqs.DeleteMessageBatchInput, ...func(*sqs.Options)) (*sqs.DeleteMessageBatchOutput, error)
 	ChangeMessageVisibilityBatch(context.Context, *sqs.ChangeMessageVisibilityBatchInput, ...func(*sqs.Options)) (*sqs.ChangeMessageVisibilityBatchOutput, error)
-}
-
-// EC2 lists the requests about instances. *ec2.Client implements it.
-type EC2 interface {
-	DescribeInstances(context.Context, *ec2.DescribeInstancesInput, ...func(*ec2.Options)) (*ec2.DescribeInstancesOutput, error)
 }
 
 // AutoScaling lists the requests about lifecycle hooks. *autoscaling.Client implements it.
@@ -50,9 +44,11 @@ func NewClients(ctx context.Context, c Config, wrap func(http.RoundTripper) http
 	if region = cmp.Or(c.Region, region); region != "" {
 		options = append(options, config.WithRegion(region))
 	}
+	var transport http.RoundTripper = awshttp.NewBuildableClient().GetTransport()
 	if wrap != nil {
-		options = append(options, config.WithHTTPClient(&http.Client{Transport: wrap(awshttp.NewBuildableClient().GetTransport())}))
+		transport = wrap(transport)
 	}
+	options = append(options, config.WithHTTPClient(&http.Client{Transport: transport}))
 	loaded, err := config.LoadDefaultConfig(ctx, options...)
 	if err != nil {
 		return Clients{}, fmt.Errorf("AWS configuration: %w", err)
@@ -67,7 +63,7 @@ func NewClients(ctx context.Context, c Config, wrap func(http.RoundTripper) http
 	}
 	return Clients{
 		SQS:         sqs.NewFromConfig(loaded, func(o *sqs.Options) { base(c.Endpoint, sqsEndpoint, &o.BaseEndpoint) }),
-		EC2:         ec2.NewFromConfig(loaded, func(o *ec2.Options) { base(c.EC2Endpoint, c.Endpoint, &o.BaseEndpoint) }),
+		EC2:         newEC2Client(loaded, cmp.Or(c.EC2Endpoint, c.Endpoint)),
 		AutoScaling: autoscaling.NewFromConfig(loaded, func(o *autoscaling.Options) { base(c.AutoScalingEndpoint, c.Endpoint, &o.BaseEndpoint) }),
 	}, nil
 }
