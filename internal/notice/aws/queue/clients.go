@@ -44,17 +44,18 @@ func NewClients(ctx context.Context, c Config, wrap func(http.RoundTripper) http
 	if region = cmp.Or(c.Region, region); region != "" {
 		options = append(options, config.WithRegion(region))
 	}
-	var transport http.RoundTripper = awshttp.NewBuildableClient().GetTransport()
-	if wrap != nil {
-		transport = wrap(transport)
-	}
-	options = append(options, config.WithHTTPClient(&http.Client{Transport: transport}))
 	loaded, err := config.LoadDefaultConfig(ctx, options...)
 	if err != nil {
 		return Clients{}, fmt.Errorf("AWS configuration: %w", err)
 	}
 	if loaded.Region == "" {
 		return Clients{}, fmt.Errorf("--aws-queue-region: is empty, and the URL %s of the queue names no region: want a region such as eu-west-1", c.URL)
+	}
+	if loaded.HTTPClient == nil {
+		loaded.HTTPClient = awshttp.NewBuildableClient()
+	}
+	if wrap != nil {
+		loaded.HTTPClient = &http.Client{Transport: wrap(roundTripper{loaded.HTTPClient})}
 	}
 	base := func(own, fallback string, set **string) {
 		if endpoint := cmp.Or(own, fallback); endpoint != "" {
@@ -67,6 +68,12 @@ func NewClients(ctx context.Context, c Config, wrap func(http.RoundTripper) http
 		AutoScaling: autoscaling.NewFromConfig(loaded, func(o *autoscaling.Options) { base(c.AutoScalingEndpoint, c.Endpoint, &o.BaseEndpoint) }),
 	}, nil
 }
+
+// roundTripper is the transport of a client.
+type roundTripper struct{ client aws.HTTPClient }
+
+// RoundTrip implements http.RoundTripper.
+func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return r.client.Do(request) }
 
 // publicHost matches the public hosts of SQS, and its group is the region. The second form is an older one.
 var publicHost = regexp.MustCompile(`^(?:sqs\.([a-z0-9-]+)|([a-z0-9-]+)\.queue)\.(?:amazonaws\.com(?:\.cn)?|api\.aws)$`)
