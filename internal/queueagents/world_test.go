@@ -123,11 +123,15 @@ func (w *world) start() (kill func()) {
 func (w *world) copyNodes() []kubeapi.Node {
 	var all []kubeapi.Node
 	for _, name := range slices.Sorted(maps.Keys(w.nodes)) {
-		n := *w.nodes[name]
-		n.Annotations = maps.Clone(n.Annotations)
-		all = append(all, n)
+		all = append(all, copyNode(w.nodes[name]))
 	}
 	return all
+}
+
+func copyNode(n *kubeapi.Node) kubeapi.Node {
+	copied := *n
+	copied.Annotations, copied.Status.Conditions = maps.Clone(n.Annotations), slices.Clone(n.Status.Conditions)
+	return copied
 }
 
 // setNode adds or changes a Node, and tells the watch.
@@ -142,8 +146,7 @@ func (w *world) setNode(name string, change func(n *kubeapi.Node)) {
 	change(n)
 	w.version++
 	n.ResourceVersion = strconv.Itoa(w.version)
-	seen := *n
-	seen.Annotations = maps.Clone(n.Annotations)
+	seen := copyNode(n)
 	watch := w.watch
 	w.mu.Unlock()
 	if watch != nil {
