@@ -191,7 +191,7 @@ func TestEverySettingChangesConfigurationOrWarns(t *testing.T) {
 	// These reach the outputs of the compatibility mode directly.
 	outputs := []string{
 		"pod-name", "kubernetes-service-host", "kubernetes-service-port", "log-format-version", "probes-server-endpoint",
-		"emit-kubernetes-events", "kubernetes-events-extra-annotations",
+		"emit-kubernetes-events", "kubernetes-events-extra-annotations", "uptime-from-file",
 	}
 	type outcome struct {
 		Agent    any
@@ -418,19 +418,26 @@ func TestActionsFollowTheToolsSwitches(t *testing.T) {
 func TestTaintsHaveTheToolsKeys(t *testing.T) {
 	n := exampleNotices()
 	outOfService := cordon.Taint{Key: "node.kubernetes.io/out-of-service", Value: "nodeshutdown", Effect: "NoExecute"}
-	taint := func(name, id string) cordon.Taint {
-		return cordon.Taint{Key: "aws-node-termination-handler/" + name, Value: id, Effect: "PreferNoSchedule"}
+	taint := func(name string) cordon.Taint {
+		return cordon.Taint{Key: "aws-node-termination-handler/" + name, Effect: "PreferNoSchedule"}
 	}
 	o := mustParse(t, "-taint-node", "-taint-effect=PreferNoSchedule", "-enable-out-of-service-taint", "-enable-rebalance-monitoring", "-enable-asg-lifecycle-draining")
 	for name, want := range map[string][]cordon.Taint{
-		"spot":       {taint("spot-itn", n["spot"].ID), outOfService},
-		"rebalance":  {taint("rebalance-recommendation", n["rebalance"].ID)}, // it is only cordoned
-		"asg":        {taint("asg-lifecycle-termination", n["asg"].ID), outOfService},
-		"retirement": {taint("scheduled-maintenance", n["retirement"].ID), outOfService},
-		"reboot":     {taint("scheduled-maintenance", n["reboot"].ID), outOfService},
+		"spot":       {taint("spot-itn"), outOfService},
+		"rebalance":  {taint("rebalance-recommendation")}, // it is only cordoned
+		"asg":        {taint("asg-lifecycle-termination"), outOfService},
+		"retirement": {taint("scheduled-maintenance"), outOfService},
+		"reboot":     {taint("scheduled-maintenance"), outOfService},
 		"condition":  nil,
 	} {
-		check.Equal(t, want, o.TaintsFor(n[name]))
+		got := o.TaintsFor(n[name])
+		for i := range got {
+			check.Not(t, got[i].Value == "", "%s: the taint %s has no value", name, got[i].Key)
+			if got[i].Key != outOfService.Key {
+				got[i].Value = "" // the ID of the event
+			}
+		}
+		check.Equal(t, want, got)
 	}
 	check.Equal(t, []cordon.Taint(nil), mustParse(t).TaintsFor(n["spot"]))
 	check.Equal(t, []cordon.Taint(nil), mustParse(t, "-cordon-only", "-enable-out-of-service-taint").TaintsFor(n["spot"]))
