@@ -130,7 +130,9 @@ type Options struct {
 	ExitAfterDrain bool
 	// EventFormatter formats Kubernetes Events differently; nil keeps the agent's own format.
 	EventFormatter EventFormatter
-	DryRun         bool
+	// NoticeMarker returns more taints and labels for a notice; nil returns none.
+	NoticeMarker NoticeMarker
+	DryRun       bool
 	// Notifier receives the moments of every notice that is not ignored; nil sends nothing.
 	Notifier Notifier
 	Metrics  *Metrics

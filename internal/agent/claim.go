@@ -85,6 +85,17 @@ func (a *Agent) buildClaimSpec(h *noticeState) (cordon.ClaimSpec, error) {
 	if a.options.Taint.Effect != "" && r.Unschedulable && (a.options.Taint.Effect != noExecute || h.Phase.isDrained()) {
 		r.Taints = []cordon.Taint{a.options.Taint.ForNotice(h.Notice)}
 	}
+	if a.options.NoticeMarker != nil && r.Unschedulable {
+		marks := a.options.NoticeMarker(h.Notice, h.Seen.First, h.Phase.isDrained())
+		r.Taints = append(r.Taints, marks.Taints...)
+		if len(marks.Labels) > 0 {
+			r.Labels = maps.Clone(r.Labels)
+			if r.Labels == nil {
+				r.Labels = map[string]string{}
+			}
+			maps.Copy(r.Labels, marks.Labels)
+		}
+	}
 	return r, nil
 }
 

@@ -2,8 +2,10 @@ package agent
 
 import (
 	"strings"
+	"time"
 
 	"github.com/slipway-dev/slipway/internal/cordon"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/notice"
 )
 
@@ -67,6 +69,8 @@ type EventTrigger struct {
 	Reason EventReason
 	// Notice is the notice it is about; zero if it is about several or none.
 	Notice notice.Notice
+	// Node is the Node as it was read when the agent started; nil before.
+	Node *kubeapi.Node
 }
 
 // FormattedEvent is the result of an [EventFormatter].
@@ -74,11 +78,24 @@ type FormattedEvent struct {
 	Type, Reason, Message string
 	// Component is the Event's source component.
 	Component string
+	// Annotations are those of the Event object.
+	Annotations map[string]string
 }
 
-// EventFormatter formats an event for users whose alerts expect another vocabulary. If it returns false, the agent uses its
-// own format. It is called once for each event, possibly from several goroutines at once, and must not block.
-type EventFormatter func(EventTrigger) (FormattedEvent, bool)
+// EventFormatter formats an event for users whose alerts expect another vocabulary. It may return several Events. If it
+// returns false, the agent uses its own format. It is called once for each event, possibly from several goroutines at
+// once, and must not block.
+type EventFormatter func(EventTrigger) ([]FormattedEvent, bool)
+
+// NoticeMarks are taints and labels that a notice sets on the node, in addition to Options.Taint and Options.Labels.
+type NoticeMarks struct {
+	Taints []cordon.Taint
+	Labels map[string]string
+}
+
+// NoticeMarker returns the marks for a notice. first is when the notice was first read, and drained is true once the
+// node is drained for it. The result must depend on nothing else, because the marks are written at every change.
+type NoticeMarker func(n notice.Notice, first time.Time, drained bool) NoticeMarks
 
 // Taint is the taint that a notice sets on the node. In its key and value, {type} is replaced by the notice's type in
 // lower case, and {id} by its ID.

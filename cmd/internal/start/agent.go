@@ -57,8 +57,13 @@ type AgentOptions struct {
 	OnResourceName func(resource string)
 	// WrapLogHandler wraps the log handler.
 	WrapLogHandler func(slog.Handler) slog.Handler
-	// WarnOfTemplates is the option of notify.Options.
+	// WarnOfTemplates and TemplateData are options of notify.Options.
 	WarnOfTemplates bool
+	TemplateData    func(notify.Message) any
+	// NoticeMarker returns more taints and labels for a notice.
+	NoticeMarker agent.NoticeMarker
+	// WrapSource wraps the source of the cloud's notices. node is nil if it was not read.
+	WrapSource func(source agent.Source, node *kubeapi.Node) agent.Source
 	// NewRoutes returns additional HTTP handlers. They override /metrics, /healthz and /readyz for the same path.
 	NewRoutes func(AgentAccess) map[string]http.Handler
 	// OpenTracing creates the trace exporter. If nil, traces are not supported.
@@ -139,6 +144,7 @@ func RunAgentWithOptions(ctx context.Context, c config.Agent, x AgentOptions, st
 	registry := observe.NewRegistry()
 	notifier, err := notify.NewNotifier(c.Notifications, notify.Options{
 		Log: log, Metrics: registry, UserAgent: "slipway-agent/" + Version(), Wrap: x.newTransportWrapper(Receivers), WarnOnInvalidTemplates: x.WarnOfTemplates,
+		TemplateData: x.TemplateData,
 	})
 	if err != nil {
 		return err
@@ -223,7 +229,8 @@ func newAgent(c config.Agent, x AgentOptions, own instance, log *slog.Logger, tr
 		LabelOwnCordon:     x.LabelOwnCordon,
 		GracePeriodSeconds: &c.GracePeriod, DisableEviction: c.DisableEviction,
 		StopTimeout: c.StopGrace, ExitAfterDrain: c.ExitAfterDrain, EventFormatter: x.EventFormatter,
-		Metrics: metrics, Heartbeat: alive, Tracer: tracer, Log: log,
+		NoticeMarker: x.NoticeMarker,
+		Metrics:      metrics, Heartbeat: alive, Tracer: tracer, Log: log,
 	}
 	maps.Copy(o.Policy.ActionByCondition, x.Conditions)
 	var metadata condition.MetadataSource = noMetadata{}
@@ -238,6 +245,9 @@ func newAgent(c config.Agent, x AgentOptions, own instance, log *slog.Logger, tr
 		}
 		o.InstanceName, metadata = support.instanceName, cloud.source
 		o.Sources = append([]agent.Source{cloud.source}, x.Sources...)
+		if x.WrapSource != nil {
+			o.Sources[0] = x.WrapSource(cloud.source, own.node)
+		}
 	}
 	plugins, err := openExternalSources(parts)
 	if err != nil {
