@@ -18,7 +18,9 @@ import (
 
 	"github.com/slipway-dev/slipway/internal/agent"
 	"github.com/slipway-dev/slipway/internal/config"
+	"github.com/slipway-dev/slipway/internal/cordon"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/notice"
 	"github.com/slipway-dev/slipway/internal/notice/condition"
 	"github.com/slipway-dev/slipway/internal/notice/poll"
 	"github.com/slipway-dev/slipway/internal/notify"
@@ -42,6 +44,9 @@ const (
 type AgentOptions struct {
 	// EventFormatter changes the texts of Kubernetes Events.
 	EventFormatter agent.EventFormatter
+	// ActionFor is the field of agent.NoticePolicy, and TaintsFor the one of agent.Options.
+	ActionFor func(notice.Notice) (agent.Action, bool)
+	TaintsFor func(notice.Notice) []cordon.Taint
 	// RegisterMetrics registers additional metrics.
 	RegisterMetrics func(*observe.Registry)
 	// WrapTransport wraps the transport of requests to APIServer, Metadata or Receivers, for example to measure them.
@@ -233,6 +238,7 @@ func newAgent(c config.Agent, x AgentOptions, own instance, log *slog.Logger, tr
 		Metrics:      metrics, Heartbeat: alive, Tracer: tracer, Log: log,
 	}
 	maps.Copy(o.Policy.ActionByCondition, x.Conditions)
+	o.Policy.ActionFor, o.TaintsFor = x.ActionFor, x.TaintsFor
 	var metadata condition.MetadataSource = noMetadata{}
 	parts := cloudParts{c, own.resource, api, x.newTransportWrapper(Metadata), x.combinePollObservers(metrics), log}
 	if own.cloud != config.CloudNone {
