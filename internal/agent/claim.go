@@ -85,16 +85,13 @@ func (a *Agent) buildClaimSpec(h *noticeState) (cordon.ClaimSpec, error) {
 	if r.Unschedulable {
 		r.Taints = a.taintsFor(h)
 	}
-	if a.options.NoticeMarker != nil && r.Unschedulable {
-		marks := a.options.NoticeMarker(h.Notice, h.Seen.First, h.Phase.isDrained())
-		r.Taints = append(r.Taints, marks.Taints...)
-		if len(marks.Labels) > 0 {
-			r.Labels = maps.Clone(r.Labels)
-			if r.Labels == nil {
-				r.Labels = map[string]string{}
-			}
-			maps.Copy(r.Labels, marks.Labels)
+	if a.options.LabelsFor != nil && r.Unschedulable {
+		labels := maps.Clone(a.options.LabelsFor(h.Notice, h.Seen.First))
+		if labels == nil {
+			labels = map[string]string{}
 		}
+		maps.Copy(labels, r.Labels)
+		r.Labels = labels
 	}
 	return r, nil
 }

@@ -203,7 +203,7 @@ type queuedEvent struct {
 // written.
 func (w *eventWriter) formatEvent(e event) []FormattedEvent {
 	if w.formatter != nil {
-		if all, ok := w.formatter(EventTrigger{Reason: e.reason, Notice: e.notice, Node: w.object.Load()}); ok {
+		if all, ok := w.formatter(EventTrigger{Reason: e.reason, Message: e.message, Notice: e.notice, Node: w.object.Load()}); ok {
 			return all
 		}
 	}

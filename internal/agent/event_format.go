@@ -2,7 +2,6 @@ package agent
 
 import (
 	"strings"
-	"time"
 
 	"github.com/slipway-dev/slipway/internal/cordon"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
@@ -67,6 +66,8 @@ const (
 type EventTrigger struct {
 	// Reason is one of the reasons above.
 	Reason EventReason
+	// Message is the agent's own text; empty if the agent itself writes no Event.
+	Message string
 	// Notice is the notice it is about; zero if it is about several or none.
 	Notice notice.Notice
 	// Node is the Node as it was read when the agent started; nil before.
@@ -86,16 +87,6 @@ type FormattedEvent struct {
 // returns false, the agent uses its own format. It is called once for each event, possibly from several goroutines at
 // once, and must not block.
 type EventFormatter func(EventTrigger) ([]FormattedEvent, bool)
-
-// NoticeMarks are taints and labels that a notice sets on the node, in addition to Options.Taint and Options.Labels.
-type NoticeMarks struct {
-	Taints []cordon.Taint
-	Labels map[string]string
-}
-
-// NoticeMarker returns the marks for a notice. first is when the notice was first read, and drained is true once the
-// node is drained for it. The result must depend on nothing else, because the marks are written at every change.
-type NoticeMarker func(n notice.Notice, first time.Time, drained bool) NoticeMarks
 
 // Taint is the taint that a notice sets on the node. In its key and value, {type} is replaced by the notice's type in
 // lower case, and {id} by its ID.

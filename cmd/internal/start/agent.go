@@ -44,9 +44,10 @@ const (
 type AgentOptions struct {
 	// EventFormatter changes the texts of Kubernetes Events.
 	EventFormatter agent.EventFormatter
-	// ActionFor is the field of agent.NoticePolicy, and TaintsFor the one of agent.Options.
+	// ActionFor is the field of agent.NoticePolicy. TaintsFor and LabelsFor are those of agent.Options.
 	ActionFor func(notice.Notice) (agent.Action, bool)
 	TaintsFor func(notice.Notice) []cordon.Taint
+	LabelsFor func(n notice.Notice, first time.Time) map[string]string
 	// RegisterMetrics registers additional metrics.
 	RegisterMetrics func(*observe.Registry)
 	// WrapTransport wraps the transport of requests to APIServer, Metadata or Receivers, for example to measure them.
@@ -65,8 +66,6 @@ type AgentOptions struct {
 	// WarnOfTemplates and TemplateData are options of notify.Options.
 	WarnOfTemplates bool
 	TemplateData    func(notify.Message) any
-	// NoticeMarker returns more taints and labels for a notice.
-	NoticeMarker agent.NoticeMarker
 	// WrapSource wraps the source of the cloud's notices. node is nil if it was not read.
 	WrapSource func(source agent.Source, node *kubeapi.Node) agent.Source
 	// NewRoutes returns additional HTTP handlers. They override /metrics, /healthz and /readyz for the same path.
@@ -234,11 +233,10 @@ func newAgent(c config.Agent, x AgentOptions, own instance, log *slog.Logger, tr
 		LabelOwnCordon:     x.LabelOwnCordon,
 		GracePeriodSeconds: &c.GracePeriod, DisableEviction: c.DisableEviction,
 		StopTimeout: c.StopGrace, ExitAfterDrain: c.ExitAfterDrain, EventFormatter: x.EventFormatter,
-		NoticeMarker: x.NoticeMarker,
-		Metrics:      metrics, Heartbeat: alive, Tracer: tracer, Log: log,
+		Metrics: metrics, Heartbeat: alive, Tracer: tracer, Log: log,
 	}
 	maps.Copy(o.Policy.ActionByCondition, x.Conditions)
-	o.Policy.ActionFor, o.TaintsFor = x.ActionFor, x.TaintsFor
+	o.Policy.ActionFor, o.TaintsFor, o.LabelsFor = x.ActionFor, x.TaintsFor, x.LabelsFor
 	var metadata condition.MetadataSource = noMetadata{}
 	parts := cloudParts{c, own.resource, api, x.newTransportWrapper(Metadata), x.combinePollObservers(metrics), log}
 	if own.cloud != config.CloudNone {
