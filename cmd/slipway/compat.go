@@ -311,6 +311,7 @@ func newMigrateCommand() *cobra.Command {
 				return printMigration(cmd.OutOrStdout(), m, err)
 			},
 		},
+		newMigrateAWSNTHCommand(),
 		&cobra.Command{
 			Use:     mechanic.Tool + " FILE",
 			Short:   "Convert mechanic.yaml; - reads it from standard input",

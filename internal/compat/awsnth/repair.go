@@ -106,6 +106,11 @@ func (o *Options) repairWebhook() {
 	if o.WebhookURL == "" {
 		return
 	}
+	if err := notify.ValidateServerURL(o.WebhookURL, "http", "https"); err != nil {
+		o.addWarning("%s: %v (value hidden, it may contain a secret): want an http or https URL; no webhook is called", o.describeSource("webhook-url"), err)
+		o.WebhookURL = ""
+		return
+	}
 	if o.WebhookProxy != "" {
 		o.repairProxy()
 	}
@@ -117,9 +122,8 @@ func (o *Options) repairWebhook() {
 		o.WebhookHeaders = defaultWebhookHeaders
 	}
 	for _, r := range o.ToReceivers() {
-		if err := r.Validate(); err != nil {
-			o.addWarning("%s: the value (hidden, it may contain a secret) is not a URL of http or https, or another part of the webhook is "+
-				"invalid: no webhook is called", o.describeSource("webhook-url"))
+		if err := r.Validate(); err != nil { // such as too many headers
+			o.addWarning("%s: %v; no webhook is called", o.describeSource("webhook-headers"), err)
 			o.WebhookURL = ""
 		}
 	}
@@ -137,11 +141,9 @@ func (o *Options) repairProxy() {
 		rest = o.WebhookProxy
 	}
 	if fixed := "http://" + rest; notify.ValidateServerURL(fixed, schemes...) == nil {
-		if u, err := url.Parse(fixed); hasScheme && err == nil && u.Scheme == "http" && strings.HasPrefix(o.WebhookProxy, "tcp://") {
-			o.WebhookProxy = fixed // the form in the tool's help
-			return
+		if !strings.HasPrefix(o.WebhookProxy, "tcp://") { // the form in the tool's help
+			o.addWarning("%s: its scheme is not http, https or socks5; using http", o.describeSource("webhook-proxy"))
 		}
-		o.addWarning("%s: its scheme is not http, https or socks5; using http", o.describeSource("webhook-proxy"))
 		o.WebhookProxy = fixed
 		return
 	}
