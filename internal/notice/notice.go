@@ -56,6 +56,9 @@ const (
 	Started   Status = "Started"
 )
 
+// AWSQueue is the Source of notices that the AWS queue mode reads. Only the agents of the queue mode handle their records.
+const AWSQueue = "aws-queue"
+
 // Notice is one announced interruption, as its source last reported it.
 type Notice struct {
 	// ID identifies the notice within its source, as long as it is listed.
