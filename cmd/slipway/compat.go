@@ -80,7 +80,7 @@ func runAKSNTH(ctx context.Context, o *aksnth.Options, stderr io.Writer) (err er
 	x := start.AgentOptions{
 		WrapLogHandler:  sentry.WrapHandler,
 		RegisterMetrics: func(r *observe.Registry) { metrics = aksnth.NewMetrics(r, o.Node) },
-		EventFormatter: func(occasion agent.EventTrigger) (agent.FormattedEvent, bool) {
+		EventFormatter: func(occasion agent.EventTrigger) ([]agent.FormattedEvent, bool) {
 			metrics.CountNoticesAndFailures(occasion)
 			return aksnth.FormatEvent(occasion)
 		},
