@@ -416,6 +416,7 @@ func (d *Drain) advanceRemovals(ctx context.Context, now time.Time) (next time.T
 		switch {
 		case p.requesting || !p.needsRemoval():
 		case p.isWaiting() && now.Before(open[p.wave]):
+			d.holdReleasedGroup(p)
 			p.setBlocked(ObstacleEarlierWave, "", "pods of lower priority are evicted first", now)
 			next = earlierNonZero(next, open[p.wave])
 		case p.held:
