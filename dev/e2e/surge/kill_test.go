@@ -17,6 +17,10 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
+// recordsReadTime is the longest time between two reads of the records by an agent. The reads come at random times, and a
+// drain may end before the first.
+const recordsReadTime = 30 * time.Second
+
 // afterKill is what follows the kill of the draining agent.
 type afterKill string
 
@@ -98,6 +102,11 @@ func (f *fixture) runKillCourse(then afterKill, at faultproxy.RequestID, moment 
 	case err := <-ended:
 		f.check(err)
 		f.awaitNoTraces(restoreTime, courseSizes)
+		select {
+		case <-killed:
+			f.awaitNoTraces(restoreTime, courseSizes)
+		case <-time.After(recordsReadTime):
+		}
 	case <-killed:
 		if then == dead {
 			f.awaitNoTraces(restoreTime, courseSizes)
