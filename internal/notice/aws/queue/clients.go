@@ -54,8 +54,8 @@ func NewClients(ctx context.Context, c Config, wrap func(http.RoundTripper) http
 	if loaded.HTTPClient == nil {
 		loaded.HTTPClient = awshttp.NewBuildableClient()
 	}
-	if wrap != nil {
-		loaded.HTTPClient = &http.Client{Transport: wrap(roundTripper{loaded.HTTPClient})}
+	if wrap != nil { // with the authorities of AWS_CA_BUNDLE
+		loaded.HTTPClient = &http.Client{Transport: wrap(clientTransport{loaded.HTTPClient})}
 	}
 	base := func(own, fallback string, set **string) {
 		if endpoint := cmp.Or(own, fallback); endpoint != "" {
@@ -69,11 +69,11 @@ func NewClients(ctx context.Context, c Config, wrap func(http.RoundTripper) http
 	}, nil
 }
 
-// roundTripper is the transport of a client.
-type roundTripper struct{ client aws.HTTPClient }
+// clientTransport is the transport of a client.
+type clientTransport struct{ client aws.HTTPClient }
 
 // RoundTrip implements http.RoundTripper.
-func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return r.client.Do(request) }
+func (r clientTransport) RoundTrip(request *http.Request) (*http.Response, error) { return r.client.Do(request) }
 
 // publicHost matches the public hosts of SQS, and its group is the region. The second form is an older one.
 var publicHost = regexp.MustCompile(`^(?:sqs\.([a-z0-9-]+)|([a-z0-9-]+)\.queue)\.(?:amazonaws\.com(?:\.cn)?|api\.aws)$`)
