@@ -73,7 +73,9 @@ func NewClients(ctx context.Context, c Config, wrap func(http.RoundTripper) http
 type clientTransport struct{ client aws.HTTPClient }
 
 // RoundTrip implements http.RoundTripper.
-func (r clientTransport) RoundTrip(request *http.Request) (*http.Response, error) { return r.client.Do(request) }
+func (r clientTransport) RoundTrip(request *http.Request) (*http.Response, error) {
+	return r.client.Do(request)
+}
 
 // publicHost matches the public hosts of SQS, and its group is the region. The second form is an older one.
 var publicHost = regexp.MustCompile(`^(?:sqs\.([a-z0-9-]+)|([a-z0-9-]+)\.queue)\.(?:amazonaws\.com(?:\.cn)?|api\.aws)$`)
