@@ -34,6 +34,8 @@ func (c *Controller) isHandled(i *instance, m *message, nodes []*node, planned [
 	e := &m.event
 	known := i.notices[e.NoticeID()]
 	switch {
+	case len(nodes) == 0 && e.Kind == queue.StateChange && !e.IsInterruption():
+		return true // an instance that starts has no notice to end
 	case len(nodes) == 0:
 		// The Node may be gone before its agent has recorded the completion. For all others see deleteMessagesWithoutNode.
 		return known != nil && known.approval != nil && known.approval.isCompleted()

@@ -3,6 +3,7 @@
 package startqueue
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -63,6 +64,7 @@ func RunQueue(ctx context.Context, c config.Agent, q queue.Config, x start.Agent
 
 // NewQueue validates the configurations and creates the clients. The caller calls Close at the end.
 func NewQueue(ctx context.Context, c config.Agent, q queue.Config, x start.AgentOptions, stderr io.Writer) (*Queue, error) {
+	q.HookTimeout = cmp.Or(q.HookTimeout, c.ASG.HookTimeout)
 	if err := q.Validate(); err != nil {
 		return nil, err
 	}
