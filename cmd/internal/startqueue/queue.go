@@ -98,7 +98,11 @@ func (q *Queue) checkReady() error {
 
 // Start handles the queue until ctx ends, and sends the notifications of the agents.
 func (q *Queue) Start(ctx context.Context) error {
-	return q.agents.RunNotified(ctx, q.run)
+	err := q.agents.RunNotified(ctx, q.run)
+	if ctx.Err() != nil {
+		return nil // a normal shutdown
+	}
+	return err
 }
 
 func (q *Queue) run(ctx context.Context) error {
@@ -155,18 +159,26 @@ func (q *Queue) runWhileLeading(ctx context.Context) error {
 type leaseHolder interface {
 	SetWanted(wanted bool, until time.Time)
 	IsHeld() bool
+	IsReleased() bool
 	Run(ctx context.Context, changed func())
 }
 
-// waitInterval is the pause between two checks of the Lease.
-const waitInterval = time.Second
+const (
+	// waitInterval is the pause between two checks of the Lease.
+	waitInterval = time.Second
+	// releaseTimeout limits how long the end of the process waits for the release of the Lease.
+	releaseTimeout = 2 * time.Second
+)
 
 // runWhileHeld runs part whenever the Lease is held, until ctx ends. It calls beat while it waits, and onWait once.
 func runWhileHeld(ctx context.Context, holder leaseHolder, beat, onWait func(), part func(context.Context) error) error {
 	waiting, stop := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan struct{})
-	defer func() { // release the Lease after part has ended
+	defer func() { // release the Lease after part has ended, so that the next process need not wait until it expires
 		holder.SetWanted(false, time.Time{})
+		for end := time.Now().Add(releaseTimeout); !holder.IsReleased() && time.Now().Before(end); {
+			time.Sleep(releaseTimeout / 50)
+		}
 		stop()
 		<-ended
 	}()
