@@ -80,7 +80,7 @@ func runAKSNTH(ctx context.Context, o *aksnth.Options, stderr io.Writer) (err er
 	x := start.AgentOptions{
 		WrapLogHandler:  sentry.WrapHandler,
 		RegisterMetrics: func(r *observe.Registry) { metrics = aksnth.NewMetrics(r, o.Node) },
-		EventFormatter: func(occasion agent.EventTrigger) (agent.FormattedEvent, bool) {
+		EventFormatter: func(occasion agent.EventTrigger) ([]agent.FormattedEvent, bool) {
 			metrics.CountNoticesAndFailures(occasion)
 			return aksnth.FormatEvent(occasion)
 		},
@@ -311,6 +311,7 @@ func newMigrateCommand() *cobra.Command {
 				return printMigration(cmd.OutOrStdout(), m, err)
 			},
 		},
+		newMigrateAWSNTHCommand(),
 		&cobra.Command{
 			Use:     mechanic.Tool + " FILE",
 			Short:   "Convert mechanic.yaml; - reads it from standard input",

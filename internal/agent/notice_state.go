@@ -160,7 +160,7 @@ func (a *Agent) resumeFromRecordsOnce(ctx context.Context) error {
 	if a.claimWriter, err = cordon.NewClaimWriter(a.options.API, node.Name, node.UID); err != nil {
 		return err
 	}
-	a.events.setNodeUID(node.UID)
+	a.events.setNode(node)
 	records, problems := cordon.ListRecords(node)
 	for _, err := range problems {
 		a.log.Error("cannot parse an annotation of the node; it stays", "err", err)
