@@ -1,6 +1,7 @@
 package aws
 
 import (
+	"cmp"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
@@ -12,9 +13,12 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/google/uuid"
 )
 
 const (
@@ -47,6 +51,17 @@ type Call struct {
 	Code string
 }
 
+// LifecycleAction is a wait of one instance for one hook. Its token and the ID of its instance identify it.
+type LifecycleAction struct {
+	Group, Hook, Instance, Token, Transition string
+}
+
+// The transitions of lifecycle hooks.
+const (
+	Terminating = "autoscaling:EC2_INSTANCE_TERMINATING"
+	Launching   = "autoscaling:EC2_INSTANCE_LAUNCHING"
+)
+
 // AutoScaling is the Auto Scaling API with one group.
 type AutoScaling struct {
 	Group string
@@ -56,23 +71,30 @@ type AutoScaling struct {
 	mu      sync.Mutex
 	hooks   []LifecycleHook
 	denied  map[string]bool
-	waiting map[string]*lifecycleAction // by instance
+	waiting map[string][]*lifecycleWait // by instance
 	members map[string]bool
 	calls   []Call
 	fault   Fault
 }
 
-// lifecycleAction is an instance in the state Terminating:Wait.
-type lifecycleAction struct {
-	instance *Instance
-	began    time.Time
-	expires  time.Time
-	ended    string // Result, or "TIMEOUT"
+// lifecycleWait is an instance in the state Terminating:Wait or Pending:Wait.
+type lifecycleWait struct {
+	LifecycleAction
+
+	timeout time.Duration
+	began   time.Time
+	expires time.Time
+	ended   string // Result, or "TIMEOUT"
+}
+
+// NewAutoScaling returns the API with one group, for [Cloud].
+func NewAutoScaling(group string, hooks ...LifecycleHook) *AutoScaling {
+	return &AutoScaling{Group: group, hooks: hooks, denied: map[string]bool{}, waiting: map[string][]*lifecycleWait{}, members: map[string]bool{}}
 }
 
 // StartAutoScaling starts the API with one group. The caller must close it.
 func StartAutoScaling(group string, hooks ...LifecycleHook) *AutoScaling {
-	a := &AutoScaling{Group: group, hooks: hooks, denied: map[string]bool{}, waiting: map[string]*lifecycleAction{}, members: map[string]bool{}}
+	a := NewAutoScaling(group, hooks...)
 	a.server = httptest.NewServer(a)
 	return a
 }
@@ -102,45 +124,62 @@ func (a *AutoScaling) SetFault(f Fault) {
 
 // Join adds an instance to the group.
 func (a *AutoScaling) Join(i *Instance) {
+	a.AddInstance(i.ID)
+	i.Set(ASGPath, "InService")
+}
+
+// AddInstance adds an instance without a metadata service to the group.
+func (a *AutoScaling) AddInstance(id string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.members[i.ID] = true
-	i.Set(ASGPath, "InService")
+	a.members[id] = true
 }
 
 // Terminate begins to terminate an instance, which waits for its hooks.
 func (a *AutoScaling) Terminate(i *Instance) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	now := time.Now()
-	a.waiting[i.ID] = &lifecycleAction{instance: i, began: now, expires: now.Add(a.timeout())}
+	a.StartAction(i.ID, Terminating)
 	i.Set(ASGPath, "Terminated")
 }
 
-// timeout returns the shortest timeout of the hooks for terminations.
-func (a *AutoScaling) timeout() time.Duration {
-	shortest := time.Hour
+// StartAction begins a transition of an instance. The instance waits for each hook of the transition. The result has an
+// action for each hook.
+func (a *AutoScaling) StartAction(instance, transition string) (actions []LifecycleAction) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := time.Now()
+	a.waiting[instance] = nil
 	for _, h := range a.hooks {
-		if h.Transition == "" {
-			shortest = min(shortest, h.Timeout)
+		if cmp.Or(h.Transition, Terminating) != transition {
+			continue
 		}
+		w := &lifecycleWait{
+			LifecycleAction: LifecycleAction{a.Group, h.Name, instance, uuid.NewString(), transition}, timeout: h.Timeout, began: now, expires: now.Add(h.Timeout),
+		}
+		a.waiting[instance] = append(a.waiting[instance], w)
+		actions = append(actions, w.LifecycleAction)
 	}
-	return shortest
+	return actions
 }
 
-// Result returns how the wait of an instance has ended: CONTINUE, ABANDON or TIMEOUT; empty while it waits.
+// Result returns how the wait of an instance has ended: CONTINUE, ABANDON or TIMEOUT; empty while it waits for a hook.
 func (a *AutoScaling) Result(instance string) string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	w := a.waiting[instance]
-	if w == nil {
-		return ""
+	result := ""
+	for _, w := range a.waiting[instance] {
+		switch w.update(time.Now()); w.ended {
+		case "", "ABANDON":
+			return w.ended
+		case "TIMEOUT":
+			result = w.ended
+		default:
+			result = cmp.Or(result, w.ended)
+		}
 	}
-	w.update(time.Now())
-	return w.ended
+	return result
 }
 
-func (w *lifecycleAction) update(now time.Time) {
+func (w *lifecycleWait) update(now time.Time) {
 	if w.ended == "" && !now.Before(w.expires) {
 		w.ended = "TIMEOUT"
 	}
@@ -170,30 +209,31 @@ func (a *AutoScaling) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fault(w, r)
 		return
 	}
-	status, code, answer := http.StatusOK, "", ""
-	switch err := errors.Join(err, formErr, verifySignature(r, body, time.Now())); {
-	case err != nil:
-		status, code, answer = http.StatusForbidden, "SignatureDoesNotMatch", err.Error()
-	case form.Get("Version") != "2011-01-01" || r.Method != http.MethodPost:
-		status, code, answer = http.StatusBadRequest, "InvalidAction", "Could not find operation"
-	default:
+	if err := errors.Join(err, formErr, verifySignature(r, "autoscaling", body, time.Now())); err != nil {
+		a.respond(w, form, http.StatusForbidden, "SignatureDoesNotMatch", err.Error())
+		return
+	}
+	a.serve(w, r, form)
+}
+
+// serve serves one request. The caller has checked its signature. It returns the action and, for an error, its code.
+func (a *AutoScaling) serve(w http.ResponseWriter, r *http.Request, form url.Values) (action, code string) {
+	status, code, answer := http.StatusBadRequest, "InvalidAction", "Could not find operation"
+	if form.Get("Version") == "2011-01-01" && r.Method == http.MethodPost {
 		status, code, answer = a.perform(form)
 	}
+	a.respond(w, form, status, code, answer)
+	return form.Get("Action"), code
+}
+
+func (a *AutoScaling) respond(w http.ResponseWriter, form url.Values, status int, code, answer string) {
 	a.mu.Lock()
 	a.calls = append(a.calls, Call{time.Now(), form.Get("Action"), form, code})
 	a.mu.Unlock()
 	w.Header().Set("Content-Type", "text/xml")
 	w.WriteHeader(status)
 	if code != "" {
-		_, _ = fmt.Fprintf(w, `<ErrorResponse xmlns="http://autoscaling.amazonaws.com/doc/2011-01-01/">
-  <Error>
-    <Type>Sender</Type>
-    <Code>%s</Code>
-    <Message>%s</Message>
-  </Error>
-  <RequestId>e1c1ffa0-0d7f-11e6-9ae2-67d5e5a1a4f5</RequestId>
-</ErrorResponse>
-`, code, escape(answer)) // the client may have stopped reading
+		writeAutoScalingError(w, code, answer)
 		return
 	}
 	action := form.Get("Action")
@@ -202,6 +242,18 @@ func (a *AutoScaling) ServeHTTP(w http.ResponseWriter, r *http.Request) {
   <ResponseMetadata><RequestId>e1c1ffa0-0d7f-11e6-9ae2-67d5e5a1a4f5</RequestId></ResponseMetadata>
 </%[1]sResponse>
 `, action, answer) // the client may have stopped reading
+}
+
+func writeAutoScalingError(w http.ResponseWriter, code, text string) {
+	_, _ = fmt.Fprintf(w, `<ErrorResponse xmlns="http://autoscaling.amazonaws.com/doc/2011-01-01/">
+  <Error>
+    <Type>Sender</Type>
+    <Code>%s</Code>
+    <Message>%s</Message>
+  </Error>
+  <RequestId>e1c1ffa0-0d7f-11e6-9ae2-67d5e5a1a4f5</RequestId>
+</ErrorResponse>
+`, code, escape(text)) // as above
 }
 
 // perform carries out an action. It returns the content of the result, or an error code with its message.
@@ -228,8 +280,14 @@ func (a *AutoScaling) describeInstance(id string) string {
 	if !a.members[id] {
 		return "<AutoScalingInstances/>"
 	}
+	state := "InService"
+	for _, w := range a.waiting[id] {
+		if w.update(time.Now()); w.ended == "" {
+			state = map[string]string{Terminating: "Terminating:Wait", Launching: "Pending:Wait"}[w.Transition]
+		}
+	}
 	return fmt.Sprintf(`<AutoScalingInstances><member><HealthStatus>HEALTHY</HealthStatus><AutoScalingGroupName>%s</AutoScalingGroupName>`+
-		`<InstanceId>%s</InstanceId><LifecycleState>Terminating:Wait</LifecycleState></member></AutoScalingInstances>`, escape(a.Group), id)
+		`<InstanceId>%s</InstanceId><LifecycleState>%s</LifecycleState></member></AutoScalingInstances>`, escape(a.Group), id, state)
 }
 
 func (a *AutoScaling) describeHooks(form url.Values) (status int, code, answer string) {
@@ -241,10 +299,7 @@ func (a *AutoScaling) describeHooks(form url.Values) (status int, code, answer s
 		if only := form.Get("LifecycleHookNames.member.1"); only != "" && only != h.Name {
 			continue
 		}
-		transition := "autoscaling:EC2_INSTANCE_TERMINATING"
-		if h.Transition != "" {
-			transition = h.Transition
-		}
+		transition := cmp.Or(h.Transition, Terminating)
 		fmt.Fprintf(&b, `<member><GlobalTimeout>%d</GlobalTimeout><AutoScalingGroupName>%s</AutoScalingGroupName><LifecycleHookName>%s</LifecycleHookName>`+
 			`<DefaultResult>ABANDON</DefaultResult><HeartbeatTimeout>%d</HeartbeatTimeout><LifecycleTransition>%s</LifecycleTransition></member>`,
 			int(min(maxHooksTime, 100*h.Timeout).Seconds()), escape(a.Group), escape(h.Name), int(h.Timeout.Seconds()), transition)
@@ -252,32 +307,39 @@ func (a *AutoScaling) describeHooks(form url.Values) (status int, code, answer s
 	return http.StatusOK, "", "<LifecycleHooks>" + b.String() + "</LifecycleHooks>"
 }
 
-// updateAction serves a heartbeat or a completion.
+// updateAction serves a heartbeat or a completion. The request names the action by its token, or by its instance.
 func (a *AutoScaling) updateAction(form url.Values) (status int, code, answer string) {
-	id, now := form.Get("InstanceId"), time.Now()
-	w := a.waiting[id]
-	if w != nil {
-		w.update(now)
+	id, token, now := form.Get("InstanceId"), form.Get("LifecycleActionToken"), time.Now()
+	var found *lifecycleWait
+	for _, waits := range a.waiting {
+		for _, w := range waits {
+			w.update(now)
+			if w.ended == "" && w.Hook == form.Get("LifecycleHookName") && w.Group == form.Get("AutoScalingGroupName") &&
+				(id == "" || id == w.Instance) && (token == "" || token == w.Token) && id+token != "" {
+				found = w
+			}
+		}
 	}
-	known := slices.ContainsFunc(a.hooks, func(h LifecycleHook) bool { return h.Name == form.Get("LifecycleHookName") })
 	switch {
-	case w == nil || w.ended != "" || !known || form.Get("AutoScalingGroupName") != a.Group:
+	case found == nil && token != "":
+		return http.StatusBadRequest, "ValidationError", "No active Lifecycle Action found with token " + token
+	case found == nil:
 		return http.StatusBadRequest, "ValidationError", "No active Lifecycle Action found with instance ID " + id
 	case form.Get("Action") == "RecordLifecycleActionHeartbeat":
-		w.expires = now.Add(a.timeout())
-		if last := w.began.Add(min(maxHooksTime, 100*a.timeout())); w.expires.After(last) {
-			w.expires = last
+		found.expires = now.Add(found.timeout)
+		if last := found.began.Add(min(maxHooksTime, 100*found.timeout)); found.expires.After(last) {
+			found.expires = last
 		}
 	case form.Get("LifecycleActionResult") != "CONTINUE" && form.Get("LifecycleActionResult") != "ABANDON":
 		return http.StatusBadRequest, "ValidationError", "1 validation error detected: Value at 'lifecycleActionResult' is not valid"
 	default:
-		w.ended = form.Get("LifecycleActionResult")
+		found.ended = form.Get("LifecycleActionResult")
 	}
 	return http.StatusOK, "", ""
 }
 
 // verifySignature checks the AWS Signature Version 4 of a request with the key of the role.
-func verifySignature(r *http.Request, body []byte, now time.Time) error {
+func verifySignature(r *http.Request, service string, body []byte, now time.Time) error {
 	rest, found := strings.CutPrefix(r.Header.Get("Authorization"), "AWS4-HMAC-SHA256 ")
 	if !found {
 		return errors.New("missing Authentication Token")
@@ -292,7 +354,7 @@ func verifySignature(r *http.Request, body []byte, now time.Time) error {
 		return fmt.Errorf("signature expired: %q is not close to %s", r.Header.Get("X-Amz-Date"), now.UTC().Format(time.RFC3339))
 	}
 	scope := strings.Split(fields["Credential"], "/")
-	if want := []string{AccessKeyID, at.Format("20060102"), Region, "autoscaling", "aws4_request"}; !slices.Equal(scope, want) {
+	if want := []string{AccessKeyID, at.Format("20060102"), Region, service, "aws4_request"}; !slices.Equal(scope, want) {
 		return fmt.Errorf("credential %q: want the scope %q", scope, want)
 	}
 	if r.Header.Get("X-Amz-Security-Token") != sessionToken {
@@ -310,8 +372,11 @@ func verifySignature(r *http.Request, body []byte, now time.Time) error {
 	canonical := r.Method + "\n" + r.URL.EscapedPath() + "\n\n"
 	for _, name := range signed {
 		value := r.Header.Get(name)
-		if name == "host" {
+		switch name {
+		case "host":
 			value = r.Host
+		case "content-length":
+			value = strconv.Itoa(len(body))
 		}
 		canonical += name + ":" + strings.Join(strings.Fields(value), " ") + "\n"
 	}

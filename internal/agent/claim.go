@@ -85,6 +85,14 @@ func (a *Agent) buildClaimSpec(h *noticeState) (cordon.ClaimSpec, error) {
 	if r.Unschedulable {
 		r.Taints = a.taintsFor(h)
 	}
+	if a.options.LabelsFor != nil && r.Unschedulable {
+		labels := maps.Clone(a.options.LabelsFor(h.Notice, h.Seen.First))
+		if labels == nil {
+			labels = map[string]string{}
+		}
+		maps.Copy(labels, r.Labels)
+		r.Labels = labels
+	}
 	return r, nil
 }
 

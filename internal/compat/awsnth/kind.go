@@ -104,7 +104,7 @@ func (o *Options) TaintsFor(n notice.Notice) []cordon.Taint {
 	k := KindOf(n)
 	var all []cordon.Taint
 	if name := taintNames[k]; name != "" && o.TaintNode {
-		all = append(all, cordon.Taint{Key: Tool + "/" + name, Value: n.ID, Effect: o.TaintEffect})
+		all = append(all, cordon.Taint{Key: Tool + "/" + name, Value: toInterruptionEvent(n).EventID, Effect: o.TaintEffect})
 	}
 	if o.EnableOutOfServiceTaint && o.actionForKind(k) == agent.Drain {
 		all = append(all, outOfServiceTaint)

@@ -165,7 +165,6 @@ func (o *Options) warnAboutSettings() {
 	ignored("kube-api-burst", o.KubeAPIBurst == defaultKubeAPIBurst, "requests are not limited on the client's side; the API server's priority and fairness apply")
 	ignored("use-apiserver-cache", !o.UseAPIServerCache, "the pods of a node are listed once and then watched")
 	ignored("metadata-tries", o.MetadataTries == defaultMetadataTries, "reading continues after every failure, with growing pauses of at most 1m")
-	ignored("uptime-from-file", o.UptimeFromFile == "" || o.UptimeFromFile == "/proc/uptime", "a node is uncordoned when its event has ended")
 	if o.IsSet("node-termination-grace-period") && o.NodeTerminationGracePeriod != defaultNodeGracePeriod {
 		o.addWarning("%s: limits no drain: a drain continues until the deadline of its notice. A drain for a planned event begins at "+
 			"least this time before the event", o.describeSource("node-termination-grace-period"))

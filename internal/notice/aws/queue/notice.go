@@ -1,0 +1,150 @@
+package queue
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/notice"
+	"github.com/slipway-dev/slipway/internal/notice/poll"
+)
+
+// SourceName is the value of [notice.Notice.Source] in the notices of this package.
+const SourceName = notice.AWSQueue
+
+const (
+	// interruptionPeriod is how long before the interruption AWS sends a SpotInterruption or CapacityReservation.
+	interruptionPeriod = 2 * time.Minute
+	// defaultHookTimeout is the timeout that AWS gives a lifecycle hook.
+	defaultHookTimeout = time.Hour
+	// defaultWindow is the length of a scheduled event that has no end.
+	defaultWindow = time.Hour
+)
+
+// NoticeID returns the ID of the notice for an instance. Messages of the same kind, and of the same hook or scheduled
+// event, are one notice.
+func (e *Event) NoticeID() string {
+	switch e.Kind {
+	case ASGTerminate, ASGLaunch:
+		return newID(e.Kind, e.Hook.Group, e.Hook.Name, e.Hook.Token)
+	case ScheduledEvent:
+		if strings.HasPrefix(e.ID, "arn:") {
+			return newID(e.Kind, e.ID)
+		}
+		return newID(e.Kind, e.Code, e.Starts.Format(time.RFC3339))
+	}
+	return string(e.Kind)
+}
+
+func newID(kind Kind, parts ...string) string {
+	sum := sha256.Sum256([]byte(strings.Join(parts, "\n")))
+	return string(kind) + "-" + hex.EncodeToString(sum[:8])
+}
+
+// KindOfNotice returns the kind of a notice from its ID; empty if the ID is of no kind.
+func KindOfNotice(id string) Kind {
+	for _, k := range Kinds() {
+		if rest, found := strings.CutPrefix(id, string(k)); found && (rest == "" || rest[0] == '-') {
+			return k
+		}
+	}
+	return ""
+}
+
+// endingStates are the states of a StateChange that interrupt the instance.
+var endingStates = []string{"stopping", "stopped", "shutting-down", "terminated"}
+
+// IsInterruption reports whether the event announces an interruption.
+func (e *Event) IsInterruption() bool {
+	switch e.Kind {
+	case StateChange:
+		return slices.Contains(endingStates, e.State)
+	case ScheduledEvent:
+		return !e.Closed
+	}
+	return e.Kind != ASGLaunch && slices.Contains(Kinds(), e.Kind)
+}
+
+// NewNotice returns the notice for one instance of an interruption. hookTimeout is how long a drain for a lifecycle hook may
+// take. A notice of an earlier time than now keeps its time.
+func (e *Event) NewNotice(instance string, hookTimeout time.Duration) notice.Notice {
+	n := notice.Notice{
+		ID: e.NoticeID(), Source: SourceName, Status: notice.Scheduled, Duration: poll.UnknownDuration,
+		Resources: []string{instance}, NotApprovable: true,
+	}
+	switch e.Kind {
+	case SpotInterruption, CapacityReservation:
+		n.Type, n.Description = notice.Preempt, "Spot interruption: "+e.Action
+		if e.Kind == CapacityReservation {
+			n.Description = "the capacity reservation of the instance ends: " + e.Action
+		}
+		switch {
+		case e.Action == "hibernate":
+			n.Status = notice.Started // it begins at once, without the two minutes
+		case !e.Starts.IsZero():
+			n.NotBefore = e.Starts
+		case !e.Time.IsZero():
+			n.NotBefore = e.Time.Add(interruptionPeriod)
+		default:
+			n.NoticePeriod = interruptionPeriod
+		}
+	case Rebalance:
+		n.Type, n.NotBefore, n.Description = notice.Rebalance, e.Time, "AWS recommends to replace the instance, because it is likely to be interrupted"
+	case StateChange:
+		n.Type, n.Status, n.NotBefore, n.Description = notice.Terminate, notice.Started, e.Time, "the instance is "+e.State
+	case ASGTerminate:
+		n.Type, n.NoticePeriod, n.NotApprovable = notice.Terminate, hookTimeout, false
+		n.Description = "the Auto Scaling group " + e.Hook.Group + " terminates the instance, lifecycle hook " + e.Hook.Name
+	case ScheduledEvent:
+		n.Type, n.NotBefore, n.Description = typeOfCode(e.Code), e.Starts, "scheduled event "+e.Code
+		if length := e.Ends.Sub(e.Starts); !e.Starts.IsZero() && length > 0 && n.Type != notice.Freeze {
+			n.Duration = length
+		}
+		if e.Starts.IsZero() {
+			n.NoticePeriod = defaultWindow // AWS announces these events days ahead
+		}
+	}
+	return n
+}
+
+// typeOfCode returns the type of notice for the eventTypeCode of a scheduled event. An unknown code counts as a reboot, as
+// in package aws.
+func typeOfCode(code string) notice.Type {
+	switch {
+	case strings.Contains(code, "RETIREMENT"), strings.Contains(code, "STOP"), strings.Contains(code, "TERMINAT"):
+		return notice.Terminate
+	case strings.Contains(code, "REBOOT"):
+		return notice.Reboot
+	case strings.Contains(code, "MAINTENANCE"):
+		return notice.Freeze
+	}
+	return notice.Reboot
+}
+
+const (
+	// survivalTime is how long a Ready node has to outlive the deadline of a notice until the notice has ended: AWS has not
+	// interrupted the instance. AWS may retire an instance later than it announced.
+	survivalTime           = time.Hour
+	survivalTimeRetirement = 24 * time.Hour
+	// shutdownTime is how long a node may still report Ready after its instance began to stop.
+	shutdownTime = 30 * time.Second
+)
+
+// HasEnded reports whether a notice has ended although the instance still has a Node. due is when the interruption was due.
+// The Node is Ready since readySince, zero if it is not. AWS sends no message about the end of most notices. So a notice has
+// ended if the node has become Ready after the interruption, or has outlived it. A Rebalance ends with its instance.
+func HasEnded(n notice.Notice, due, readySince, now time.Time) bool {
+	if n.Type == notice.Rebalance || due.IsZero() || readySince.IsZero() {
+		return false
+	}
+	if readySince.After(due.Add(shutdownTime)) {
+		return true
+	}
+	left := survivalTime
+	if KindOfNotice(n.ID) == ScheduledEvent && n.Type == notice.Terminate {
+		left = survivalTimeRetirement
+	}
+	return now.After(due.Add(max(0, n.Duration) + left))
+}
