@@ -280,9 +280,9 @@ func logWarnings(tool string, warnings []string, c config.Agent, stderr io.Write
 // failureObserver is an poll.Observer that ignores successful reads.
 type failureObserver func(error, poll.Class)
 
-func (failureObserver) FetchSucceeded(time.Duration) {}
+func (failureObserver) FetchSucceeded(string, time.Duration) {}
 
-func (f failureObserver) FetchFailed(err error, class poll.Class) { f(err, class) }
+func (f failureObserver) FetchFailed(_ string, err error, class poll.Class) { f(err, class) }
 
 // newLazyTransport returns a transport that calls newTransport for each request. The metrics that the inner transport
 // needs exist only after the start.

@@ -69,9 +69,8 @@ const terminationTime = time.Minute
 // runs after terminationTime survives. If only an earlier agent read the notice, terminationTime after the deadline is
 // enough too.
 func (h *noticeState) timeUntilEnded(now time.Time) time.Duration {
-	final := h.Notice.Type == notice.Preempt || h.Notice.Type == notice.Terminate
 	begun := h.Notice.Status == notice.Started || h.recordedPhase == Acknowledged
-	if !final || !begun {
+	if !h.isFinal() || !begun {
 		return 0
 	}
 	left := terminationTime - now.Sub(h.missingSince)

@@ -327,14 +327,14 @@ func (x AgentOptions) combinePollObservers(own poll.Observer) poll.Observer {
 
 type observerPair struct{ first, second poll.Observer }
 
-func (b observerPair) FetchSucceeded(took time.Duration) {
-	b.first.FetchSucceeded(took)
-	b.second.FetchSucceeded(took)
+func (b observerPair) FetchSucceeded(source string, took time.Duration) {
+	b.first.FetchSucceeded(source, took)
+	b.second.FetchSucceeded(source, took)
 }
 
-func (b observerPair) FetchFailed(err error, class poll.Class) {
-	b.first.FetchFailed(err, class)
-	b.second.FetchFailed(err, class)
+func (b observerPair) FetchFailed(source string, err error, class poll.Class) {
+	b.first.FetchFailed(source, err, class)
+	b.second.FetchFailed(source, err, class)
 }
 
 // runWithNotifier runs part and sends notifications at the same time. After part has ended, it sends the remaining

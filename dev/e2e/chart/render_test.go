@@ -100,6 +100,7 @@ func TestPackagesIncludeTheLibrary(t *testing.T) {
 	for name, text := range map[string]string{
 		slipwayChart: withEverything,
 		handlerChart: "slipway: {image: registry.example.com/slipway/slipway:v0.1.0}",
+		awsHandler:   "slipway: {image: registry.example.com/slipway/slipway:v0.1.0}",
 	} {
 		folder, err := loader.LoadDir(filepath.Join(root(t), "charts", name)) // not the shared one, because Save changes it
 		if err != nil {
@@ -242,9 +243,9 @@ func TestChartsHaveCurrentCRDs(t *testing.T) {
 // several flows need another distinction. Many requests in one namespace must find the same capacity as in one queue.
 func TestFlowSchemaSeparatesNamespaces(t *testing.T) {
 	t.Parallel()
-	for chart, name := range map[string]string{slipwayChart: "slipway-agent", handlerChart: handlerChart} {
+	for chart, name := range map[string]string{slipwayChart: "slipway-agent", handlerChart: handlerChart, awsHandler: awsHandler} {
 		text := registry
-		if chart == handlerChart {
+		if chart != slipwayChart {
 			text = "slipway: {image: 'registry.example.com/slipway:v1'}"
 		}
 		all := objects(t, manifest(t, chart, release(chart, namespace), text))
@@ -337,10 +338,11 @@ func TestEvictionWithoutGraceNeedsItsSetting(t *testing.T) {
 			// The chart cannot see the contents of such a file. A refused drain loses pods.
 			"args: [-config=/elsewhere/a.yaml]": true,
 		},
+		awsHandler: {"": false, "podTerminationGracePeriod: 0": true, "podTerminationGracePeriod: 5": false},
 	} {
 		for text, want := range cases {
 			handlerImage := registry + ""
-			if chart == handlerChart {
+			if chart != slipwayChart {
 				handlerImage = "slipway: {image: 'registry.example.com/slipway:v1'}\n"
 			}
 			all := objects(t, manifest(t, chart, release(chart, namespace), handlerImage+text))
