@@ -111,6 +111,17 @@ func NewMetrics(r *observe.Registry) *Metrics {
 	return m
 }
 
+// WithoutGauges returns metrics that count like m, and whose gauges are not shown. Several agents of one process share m, and
+// their gauges would replace each other.
+func (m *Metrics) WithoutGauges() *Metrics {
+	hidden, shared := NewMetrics(observe.NewRegistry()), *m
+	shared.liveNotices, shared.planned = hidden.liveNotices, hidden.planned
+	shared.deadline, shared.lastRead = hidden.deadline, hidden.lastRead
+	shared.yielded, shared.waitingForSlot = hidden.yielded, hidden.waitingForSlot
+	shared.drainPods, shared.obstructedPods = hidden.drainPods, hidden.obstructedPods
+	return &shared
+}
+
 func toUnixSeconds(t time.Time) float64 {
 	if t.IsZero() {
 		return 0
