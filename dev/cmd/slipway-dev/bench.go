@@ -18,6 +18,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/bench/cloudpool"
 	"github.com/slipway-dev/slipway/dev/bench/peers"
 	"github.com/slipway-dev/slipway/dev/bench/placement"
+	"github.com/slipway-dev/slipway/dev/bench/queue"
 	"github.com/slipway-dev/slipway/dev/bench/result"
 	"github.com/slipway-dev/slipway/dev/bench/retirement"
 	"github.com/slipway-dev/slipway/dev/bench/storm"
@@ -56,11 +57,16 @@ var benchGroups = []benchGroup{
 	{"autoscale-nova", "time to the launch with a real OpenStack", benchAutoscaleNova},
 	{"retirement", "100 of 500 nodes retired, 20 at a time: time compared with the minimum, and requests", benchRetirement},
 	{"manager", "a manager with 5,000 nodes and 150,000 pods in its caches: memory, and CPU when idle", benchManager},
+	{"queue", "10,000 messages of AWS with duplicates, faults and kills: nodes lost, and nodes drained twice", benchQueue},
 	{"placement", "which nodes can be removed and which instances the pending pods need: time and memory, on one core", benchPlacement},
 }
 
 func benchPlacement(ctx context.Context, _ benchOptions) ([]result.Result, error) {
 	return placement.RunBenchmarks(ctx)
+}
+
+func benchQueue(ctx context.Context, o benchOptions) ([]result.Result, error) {
+	return queue.RunBenchmarks(ctx, o.progress)
 }
 
 func benchAutoscale(ctx context.Context, o benchOptions) ([]result.Result, error) {
