@@ -45,6 +45,7 @@ func runDemo(t *testing.T, o demo.Options) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, output.String())
 	}
+	t.Log(output.String()) // with -v
 	if text := output.String(); !strings.Contains(text, " steps passed\n") {
 		t.Errorf("the demo does not end with the number of passed steps:\n%s", text)
 	}
