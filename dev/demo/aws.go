@@ -69,7 +69,7 @@ func (*awsCloud) title() string { return "AWS" }
 
 func (*awsCloud) describe(s *stage) string {
 	return fmt.Sprintf("AWS is emulated too: the instance metadata service (IMDSv2) and the Auto Scaling API. A real slipway-agent guards each of "+
-		"%d nodes. It polls 5 times as often as by default. ", len(s.agents)) + noticesHere
+		"%d nodes. It polls 5 times as often as by default. ", len(s.agents)) + noLaunches
 }
 
 func (*awsCloud) newNode(m machine) controlplane.NodeSpec {

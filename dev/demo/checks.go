@@ -92,20 +92,22 @@ func (s *stage) awaitNodeRestored(ctx context.Context, m machine) (time.Time, er
 // reportDrained waits until the agent of a machine has finished the drain, and prints what it does then. It returns the
 // event.
 func (s *stage) reportDrained(ctx context.Context, a *stepOutput, m machine, r azure.EventRecord) (azure.EventRecord, error) {
-	_, err := s.AwaitNode(ctx, m.node(), "drained", func(n *corev1.Node) bool {
-		return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
-			return c.Type == cordon.DrainedCondition && c.Status == corev1.ConditionTrue
-		})
-	})
-	at, does := time.Now(), s.cloud.approval(r)
-	if err != nil || does == "" {
+	does := s.cloud.approval(r)
+	if does == "" {
+		// The Event stays. The condition on the Node ends with the notice.
+		if _, err := s.AwaitEvent(ctx, m.node(), "Drained"); err != nil {
+			return r, err
+		}
+		at := time.Now()
 		a.print(at, "the node is drained %s before the announced time", formatEarliness(r, at))
+		return r, nil
+	}
+	r, err := s.awaitApproval(ctx, r)
+	if err != nil {
 		return r, err
 	}
-	if r, err = s.awaitApproval(ctx, r); err == nil {
-		a.print(r.Approvals[0].At, "the node is drained, and the agent %s %s early", does, formatEarliness(r, r.Approvals[0].At))
-	}
-	return r, err
+	a.print(r.Approvals[0].At, "the node is drained, and the agent %s %s early", does, formatEarliness(r, r.Approvals[0].At))
+	return r, nil
 }
 
 // awaitApproval waits until an agent has approved an event, and returns the event.

@@ -23,8 +23,8 @@ const (
 	performLabel   = "cloud.google.com/perform-maintenance"
 )
 
-// The owners of the agent's cordon claims, for a maintenance that GKE has announced by a label, and for one that the
-// metadata server has announced.
+// The owners of the agent's cordon claims: for a maintenance that a label of GKE announces, and for a maintenance that the
+// metadata server announces.
 const (
 	gkeOwner  = "gke-maintenance"
 	hostOwner = "gce-host-maintenance-event"
@@ -66,7 +66,7 @@ func (*googleCloud) title() string { return "Google" }
 
 func (*googleCloud) describe(s *stage) string {
 	return fmt.Sprintf("Google Cloud is emulated too: the metadata servers of the VMs, and the labels that GKE sets. A real slipway-agent guards each of "+
-		"%d nodes. ", len(s.agents)) + noticesHere
+		"%d nodes. ", len(s.agents)) + noLaunches
 }
 
 func (*googleCloud) newNode(m machine) controlplane.NodeSpec {

@@ -51,7 +51,7 @@ type noticeCloud interface {
 	await(ctx context.Context, r azure.EventRecord, wanted string, matches func(azure.EventRecord) bool) (azure.EventRecord, error)
 	// ledger returns what happened to the pods of a notice's machines.
 	ledger(r azure.EventRecord) azure.EventLedger
-	// steps returns the steps of the demo in the order of printing.
+	// steps returns the steps of the demo in the order of printing. The first one is runSpotNotice.
 	steps(s *stage) []*step
 	// close ends the emulated cloud, unless the testbed does.
 	close()

@@ -12,8 +12,8 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-// noticesHere is the end of the introduction for a cloud at which Slipway neither launches nor deletes machines.
-const noticesHere = "Slipway launches and deletes instances at Azure, OpenStack, cloudpools and plug-ins, not here: `make demo` shows that."
+// noLaunches says in the introduction why the demo of a cloud has no step that launches or deletes machines.
+const noLaunches = "Slipway launches and deletes instances at Azure, OpenStack, cloudpools and plug-ins, not here: `make demo` shows that."
 
 // noticeLog records the notices of an emulated cloud, and what they did to the machines. Call close to end it.
 type noticeLog struct {
