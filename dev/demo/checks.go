@@ -29,8 +29,8 @@ func (s *stage) announce(ctx context.Context, a *stepOutput, what interruption, 
 
 // announceEvent announces an event of Azure, as announce does.
 func (s *stage) announceEvent(ctx context.Context, a *stepOutput, announcement azure.Announcement, say string, args ...any) (azure.EventRecord, error) {
-	return a.printAnnouncement(ctx, func() (azure.EventRecord, string, error) {
-		r, err := s.Azure.Announce(announcement) //nolint:contextcheck // an event outlives its announcer
+	return a.printAnnouncement(ctx, func() (azure.EventRecord, string, error) { //nolint:contextcheck // an event outlives its announcer
+		r, err := s.Azure.Announce(announcement)
 		return r, fmt.Sprintf(say, args...), err
 	})
 }
