@@ -30,7 +30,7 @@ build-dev: slipway-dev ## Compile the control plane for development (needed once
 	@bin/slipway-dev build
 
 .PHONY: demo
-demo: build slipway-dev ## Show what Slipway does on a real control plane (KEEP=1 keeps it running, CLOUD=openstack uses a real OpenStack)
+demo: build slipway-dev ## Show what Slipway does on a real control plane (KEEP=1 keeps it running; CLOUD=aws|gcp emulates another cloud, CLOUD=openstack uses a real OpenStack)
 	@bin/slipway-dev demo
 
 .PHONY: peers
