@@ -36,8 +36,8 @@ func (b *peersBench) createPeerAccount(ctx context.Context) error {
 	return err
 }
 
-// enterCluster is a shell script. It makes the token and the certificate in its first two arguments visible where a pod has
-// those of its ServiceAccount. Then it becomes the program in the other arguments.
+// enterCluster is a shell script. It shows the token and the certificate in its first two arguments at the place where a pod
+// reads its credentials. Then it becomes the program in the other arguments.
 const enterCluster = `set -e
 mount -t tmpfs tmpfs /var/run
 cd /var/run && mkdir -p secrets/kubernetes.io/serviceaccount && cd secrets/kubernetes.io/serviceaccount

@@ -36,8 +36,8 @@ type Options struct {
 	// Peer is the path of another handler of Scheduled Events, or of EC2's notices. Empty means none.
 	Peer string
 	// PeerArgs are the arguments of Peer, separated by spaces. drainWithPeer replaces the placeholders
-	// in them. If one is ec2Placeholder, Peer is a handler of EC2's notices. Empty means the flags of
-	// aws-node-termination-handler if Peer has this name, and else those of aks-node-termination-handler.
+	// in them. If one is ec2Placeholder, Peer is a handler of EC2's notices. Empty means awsPeerArgs
+	// if the name of Peer is awsPeer, and aksPeerArgs otherwise.
 	PeerArgs string
 	// Rounds is how often each program drains a node. 0 means 3.
 	Rounds int
@@ -105,7 +105,7 @@ type peersBench struct {
 	isEC2   bool     // the notices are EC2's
 }
 
-// RunBenchmarks runs every program. It takes about three minutes for each round.
+// RunBenchmarks runs every program. It takes about five minutes for three rounds, and ten with a handler of EC2's notices.
 func RunBenchmarks(ctx context.Context, o Options) (_ []result.Result, err error) {
 	if o.Progress == nil {
 		o.Progress = io.Discard
@@ -283,8 +283,8 @@ func (b *peersBench) newResults(all []program, measured map[string][]measurement
 	return results
 }
 
-// The targets of the agent beside another handler of EC2's notices. With PDBs there is no target for the time: the floor itself
-// is more than a tenth of the handler's time, because the API server sleeps between evictions under one PDB.
+// The targets of the agent beside another handler of EC2's notices. With PDBs the time has no target: the floor itself is
+// more than a tenth of the handler's time, because the API server sleeps between evictions under one PDB.
 const (
 	minTimeRatio   = 10.0
 	maxMemoryRatio = 0.5
