@@ -61,7 +61,7 @@ func (a *components) newSurges() (*surges, error) {
 		if s.byMode[mode], err = surge.New(surge.Options{
 			API: a.API, Namespace: a.config.ownNamespace(), Identity: surge.NewIdentity("manager"), Mode: mode, SchedulingWait: surgeSchedulingWait,
 			CheckRoom: func(ctx context.Context, pod kubeapi.Pod) surge.Room { return checkRoom(ctx, checker, pod) },
-			Metrics: a.counters.retirement, Logger: a.Log,
+			Metrics:   a.counters.retirement, Logger: a.Log,
 		}); err != nil {
 			return nil, err
 		}
