@@ -173,7 +173,7 @@ unconfirmedAfter: {least: 10000, most: 3600000, words: 10s to 1h}
 {{- end }}
 {{- if $a.admissionPolicies }}
 {{- range $key := append (keys (default dict $a.config.label) | sortAlpha) (default "slipway.dev/notice" $a.config.taintKey) }}
-{{- if not (regexMatch "^(([a-z0-9-]+[.])*slipway[.]dev/|aks-node-termination-handler/|mechanic[.]cordoned$)" $key) }}
+{{- if not (regexMatch (printf "^(([a-z0-9-]+[.])*slipway[.]dev/|%s)" (include "slipway.guard.toolKeys" dict)) $key) }}
 {{- fail (printf "agent.config: the label or taint %q is none that agent.admissionPolicies lets agents write: want a key under slipway.dev, such as slipway.dev/%s, or agent.admissionPolicies: false" $key (base $key)) }}
 {{- end }}
 {{- end }}
@@ -270,6 +270,7 @@ to an address in a file, or by a proxy of the environment, is known to be cut of
 {{- if and $m.surge (not $m.admissionPolicies) }}
 {{- fail "manager.surge: true, but manager.admissionPolicies is false: a stolen token could then change the image of every pod; want manager.admissionPolicies: true, or surge: false" }}
 {{- end }}
+{{- include "slipway.refusals.awsQueue" $m }}
 {{- range $m.extraArgs }}
 {{- if and (gt (int $m.replicas) 1) (regexMatch "^--leader-elect=(0|f|F|false|False|FALSE)$" .) }}
 {{- fail (printf "manager.replicas: %d, but manager.extraArgs has %s: two would act at once; want one replica or leader election" (int $m.replicas) .) }}
@@ -278,10 +279,33 @@ to an address in a file, or by a proxy of the environment, is known to be cut of
 {{- include "slipway.refusals.budget" (list "manager" $m) }}
 {{- include "slipway.refusals.placement" (list . "manager") }}
 {{- include "slipway.refusals.labels" (dict "value" "manager.podLabels" "labels" $m.podLabels) }}
-{{- include "slipway.refusals.volumes" (dict "part" "manager" "values" $m "volumes" (list "tmp" "config" "clouds" "secrets" "files")
-  "paths" (list "/tmp" "/etc/slipway/config" "/etc/slipway/clouds" "/etc/slipway/secrets" "/etc/slipway/files")) }}
+{{- include "slipway.refusals.volumes" (dict "part" "manager" "values" $m "volumes" (list "tmp" "config" "queue" "clouds" "secrets" "files")
+  "paths" (list "/tmp" "/etc/slipway/config" "/etc/slipway/queue" "/etc/slipway/clouds" "/etc/slipway/secrets" "/etc/slipway/files")) }}
 {{- include "slipway.refusals.arguments" (dict "part" "manager" "arguments" $m.extraArgs "taken" (dict
-  "--listen" "manager.port" "--leader-election-namespace" "the release's namespace" "--cloud-config" "clouds.config" "--node-groups" "manager.nodeGroups" "--install-crds" "crds.by")) }}
+  "--listen" "manager.port" "--leader-election-namespace" "the release's namespace" "--cloud-config" "clouds.config" "--node-groups" "manager.nodeGroups" "--install-crds" "crds.by"
+  "--aws-queue-url" "manager.awsQueue.url" "--aws-queue-agent-config" "manager.awsQueue.agentConfig")) }}
+{{- end }}
+
+{{- define "slipway.refusals.awsQueue" -}}
+{{- $q := .awsQueue }}
+{{- if and $q.url (not .admissionPolicies) }}
+{{- fail "manager.awsQueue.url is set, but manager.admissionPolicies is false: a stolen token could then change the status and the finalizers of every pod, and any field of every Node; want manager.admissionPolicies: true, or no queue" }}
+{{- end }}
+{{- if and $q.agentConfig (not $q.url) }}
+{{- fail "manager.awsQueue.agentConfig is the policy for notices of a queue, but manager.awsQueue.url is empty: want the URL of the queue" }}
+{{- end }}
+{{- range $key := append (keys (default dict $q.agentConfig.label) | sortAlpha) (default "slipway.dev/notice" $q.agentConfig.taintKey) }}
+{{- if not (regexMatch "^([a-z0-9-]+[.])*slipway[.]dev/" $key) }}
+{{- fail (printf "manager.awsQueue.agentConfig: the label or taint %q is none that manager.admissionPolicies lets the manager write: want a key under slipway.dev, such as slipway.dev/%s" $key (base $key)) }}
+{{- end }}
+{{- end }}
+{{- if ne (default "never" $q.agentConfig.surge) "never" }}
+{{- fail (printf "manager.awsQueue.agentConfig.surge: %s: the queue mode has no rights for surges; want never" $q.agentConfig.surge) }}
+{{- end }}
+{{- if $q.agentConfig.maxConcurrentDrains }}
+{{- fail "manager.awsQueue.agentConfig.maxConcurrentDrains: the manager has no rights for the drain slots of agents; want --aws-queue-workers in manager.extraArgs instead" }}
+{{- end }}
+{{- include "slipway.refusals.durations" $q.agentConfig }}
 {{- end }}
 
 {{- define "slipway.refusals.cloudpool" -}}

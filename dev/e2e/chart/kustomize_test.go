@@ -83,13 +83,27 @@ func TestOverlaysHaveExpectedObjects(t *testing.T) {
 // chart, and the argument that turns surges on.
 func TestSurgeComponentsMatchTheChart(t *testing.T) {
 	t.Parallel()
-	const overlay = `{resources: [../full], components: [../../agent/surge, ../../manager/surge]}`
-	all := kustomizeText(t, overlay)
+	all := kustomizeText(t, `{resources: [../full], components: [../../agent/surge, ../../manager/surge]}`)
+	checkHasRights(t, all, withSurge)
+	set := find[appsv1.DaemonSet](t, all, "DaemonSet", "slipway-agent")
+	if args := set.Spec.Template.Spec.Containers[0].Args; !slices.Contains(args, "--surge=annotated") {
+		t.Errorf("arguments %v, want --surge=annotated", args)
+	}
+}
+
+func TestQueueComponentMatchesTheChart(t *testing.T) {
+	t.Parallel()
+	checkHasRights(t, kustomizeText(t, `{resources: [../full], components: [../../manager/queue]}`), withQueue)
+}
+
+// checkHasRights checks that objects have the same rights as the chart with these values.
+func checkHasRights(t *testing.T, all []*unstructured.Unstructured, values string) {
+	t.Helper()
 	has := map[string]*unstructured.Unstructured{}
 	for _, o := range all {
 		has[o.GetKind()+" "+o.GetName()] = o
 	}
-	ids, documents := renderPermissions(t, withSurge)
+	ids, documents := renderPermissions(t, values)
 	for i, document := range documents {
 		for _, want := range objects(t, document) {
 			got := has[ids[i]]
@@ -103,10 +117,6 @@ func TestSurgeComponentsMatchTheChart(t *testing.T) {
 				}
 			}
 		}
-	}
-	set := find[appsv1.DaemonSet](t, all, "DaemonSet", "slipway-agent")
-	if args := set.Spec.Template.Spec.Containers[0].Args; !slices.Contains(args, "--surge=annotated") {
-		t.Errorf("arguments %v, want --surge=annotated", args)
 	}
 }
 

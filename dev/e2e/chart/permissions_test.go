@@ -14,7 +14,7 @@ import (
 
 //go:generate go test -vet=off -run TestManifestsMatch . -update
 
-// withEverything contains the values of a release with every part and every right but those for surges.
+// withEverything contains the values of a release with every part and every right but those for surges and queues.
 const withEverything = `
 image: {registry: registry.example.com/slipway}
 manager: {enabled: true, bootstrapTokens: true}
@@ -57,6 +57,19 @@ var surgeFiles = map[string]string{
 	"agent/surge/lease-policy.yaml": `^ValidatingAdmissionPolicy slipway-agent-lease$`,
 	"manager/surge/rbac.yaml":       `^(Cluster)?Role(Binding)? slipway-manager-surge$`,
 	"manager/surge/admission.yaml":  `^ValidatingAdmissionPolicy(Binding)? slipway-manager-surge-`,
+}
+
+// withQueue contains the values of a release with the rights for the notices of a queue.
+const withQueue = `
+image: {registry: registry.example.com/slipway}
+manager: {enabled: true, awsQueue: {url: "https://sqs.eu-west-1.amazonaws.com/123456789012/notices"}}
+`
+
+// queueFiles is as surgeFiles, with the values withQueue.
+var queueFiles = map[string]string{
+	"manager/queue/rbac.yaml":        `^ClusterRole(Binding)? slipway-manager-queue$`,
+	"manager/queue/admission.yaml":   `^ValidatingAdmissionPolicy(Binding)? slipway-manager-queue-`,
+	"manager/queue/flowcontrol.yaml": `^(PriorityLevelConfiguration|FlowSchema) slipway-manager-queue`,
 }
 
 var (
@@ -106,7 +119,7 @@ func TestManifestsMatchChartPermissions(t *testing.T) {
 	for _, rendered := range []struct {
 		values string
 		files  map[string]string
-	}{{withSurge, surgeFiles}, {withEverything, deployFiles}} {
+	}{{withSurge, surgeFiles}, {withQueue, queueFiles}, {withEverything, deployFiles}} {
 		ids, documents := renderPermissions(t, rendered.values)
 		for i, id := range ids {
 			all[documents[i]] = id

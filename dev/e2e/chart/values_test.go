@@ -48,6 +48,24 @@ var refusals = []refusal{
 		"surges of a group without rights", "manager: {enabled: true, nodeGroups: {ci: {drain: {surge: Always}}}}",
 		"manager.nodeGroups.ci.drain.surge: Always, but manager.surge: false",
 	},
+	{
+		"a queue without policies", "manager: {enabled: true, awsQueue: {url: 'https://sqs.eu-west-1.amazonaws.com/1/q'}, admissionPolicies: false}",
+		"want manager.admissionPolicies: true, or no queue",
+	},
+	{
+		"a policy without its queue", "manager: {enabled: true, awsQueue: {agentConfig: {onReboot: cordon}}}",
+		"manager.awsQueue.url is empty: want the URL of the queue",
+	},
+	{
+		"a taint that the manager may not write", "manager: {enabled: true, awsQueue: {url: 'https://q', agentConfig: {taintKey: example.com/going}}}",
+		`"example.com/going" is none that manager.admissionPolicies lets the manager write: want a key under slipway.dev, such as slipway.dev/going`,
+	},
+	{
+		"drain slots of the queue", "manager: {enabled: true, awsQueue: {url: 'https://q', agentConfig: {maxConcurrentDrains: 2}}}",
+		"want --aws-queue-workers in manager.extraArgs instead",
+	},
+	{"surges of the queue", "manager: {enabled: true, awsQueue: {url: 'https://q', agentConfig: {surge: always}}}", "has no rights for surges; want never"},
+	{"a queue that is no URL", "manager: {enabled: true, awsQueue: {url: notices}}", "at '/manager/awsQueue/url'"},
 	{"surge mode that YAML reads as a boolean", "agent: {config: {surge: on}}", "at '/agent/config/surge': value must be one of"},
 	{
 		"traces of the small agent", "agent: {config: {traceEndpoint: 'http://collector:4318'}}",
@@ -290,8 +308,9 @@ func TestI10InvalidValuesAreRefused(t *testing.T) {
 	least := map[string]map[string]any{
 		slipwayChart: {"image": map[string]any{"registry": "registry.example.com/slipway"}, "manager": map[string]any{"enabled": true}},
 		handlerChart: {"slipway": map[string]any{"image": "registry.example.com/slipway/slipway"}},
+		awsHandler:   {"slipway": map[string]any{"image": "registry.example.com/slipway/slipway"}},
 	}
-	for name, all := range map[string][]refusal{slipwayChart: refusals, handlerChart: handlerRefusals} {
+	for name, all := range map[string][]refusal{slipwayChart: refusals, handlerChart: handlerRefusals, awsHandler: awsHandlerRefusals} {
 		c := refusalsOnly(t, name)
 		for _, r := range all {
 			given := values(t, r.values)

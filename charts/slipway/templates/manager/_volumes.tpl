@@ -5,6 +5,11 @@
   mountPath: /etc/slipway/config
   readOnly: true
 {{- end }}
+{{- if .values.awsQueue.agentConfig }}
+- name: queue
+  mountPath: /etc/slipway/queue
+  readOnly: true
+{{- end }}
 {{- include "slipway.cloudMounts" . }}
 {{ include "slipway.extraMounts" . }}
 {{- end }}
@@ -15,6 +20,11 @@
 - name: config
   configMap:
     name: {{ include "slipway.part" (list .root "manager") }}
+{{- end }}
+{{- if .values.awsQueue.agentConfig }}
+- name: queue
+  configMap:
+    name: {{ include "slipway.part" (list .root "manager") }}-queue
 {{- end }}
 {{- include "slipway.cloudVolumes" . }}
 {{ include "slipway.extraVolumes" . }}

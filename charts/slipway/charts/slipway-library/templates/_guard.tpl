@@ -201,7 +201,15 @@ spec:
   validationActions: [Deny]
 {{- end }}
 
-{{/* The admission policies that limit an agent's token to its node. */}}
+{{/*
+Returns a pattern of the keys of the replaced tools, and of the label that excludes a node from load balancers. It takes a further key,
+moreKeys, that begins with |.
+*/}}
+{{- define "slipway.guard.toolKeys" -}}
+aks-node-termination-handler/|aws-node-termination-handler/|node[.]kubernetes[.]io/exclude-from-external-load-balancers$|mechanic[.]cordoned${{ .moreKeys }}
+{{- end }}
+
+{{/* The admission policies that limit an agent's token to its node. It takes a further key: moreKeys of slipway.guard.toolKeys. */}}
 {{- define "slipway.guard.admission" -}}
 # An agent's token may change only the node that it was mounted on, so that a stolen token is of little use. RBAC cannot
 # limit this, because all agents share one ServiceAccount. The API server knows the node of a token
@@ -211,123 +219,9 @@ spec:
 # stolen token can evict pods on other nodes, {{ if not .zeroGrace }}with their grace period and {{ end }}within their PodDisruptionBudgets.
 # The deletion of a pod, and its condition DisruptionTarget, are limited to the token's node.
 {{ include "slipway.guard.node" (merge (dict "who" "a Slipway agent" "ownNode" true
-  "keys" "aks-node-termination-handler/|mechanic[.]cordoned$" "andThose" " and the ones of the tools that it replaces" "andAnnotations" "") .) }}
+  "keys" (include "slipway.guard.toolKeys" .) "andThose" " and the ones of the tools that it replaces" "andAnnotations" "") .) }}
 ---
-apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingAdmissionPolicy
-metadata:
-  name: {{ .name }}-pod
-  {{- .metadata | nindent 2 }}
-spec:
-  failurePolicy: Fail
-  matchConstraints:
-    resourceRules:
-      - apiGroups: [""]
-        apiVersions: [v1]
-        resources: [pods]
-        operations: [DELETE]
-  matchConditions:
-    - name: an-agent
-      expression: request.userInfo.username == 'system:serviceaccount:{{ .namespace }}:{{ .account }}'
-  variables:
-    - name: node
-      expression: request.userInfo.?extra[?'authentication.kubernetes.io/node-name'][?0].orValue('')
-  validations:
-    - expression: variables.node != ''
-      message: the token of a Slipway agent must be bound to its pod or node, and this one does not say which node it is of
-      reason: Forbidden
-    - expression: oldObject.spec.?nodeName.orValue('') == variables.node
-      messageExpression: >-
-        'this token is of the Slipway agent on node ' + variables.node + ', and deletes no pods elsewhere'
-      reason: Forbidden
-    - expression: request.options.?preconditions.?uid.orValue('') != ''
-      message: a Slipway agent deletes no pod without its UID as the precondition
-      reason: Forbidden
-    {{- if not .zeroGrace }}
-    # With grace period 0, the pod object is removed while its process may still run. A StatefulSet would then start a second
-    # one. The API server itself sets 0 for a pod with terminationGracePeriodSeconds 0, and for a finished pod.
-    - expression: >-
-        request.options.?gracePeriodSeconds.orValue(1) != 0 || oldObject.spec.?terminationGracePeriodSeconds.orValue(30) == 0
-        || oldObject.status.?phase.orValue('') in ['Succeeded', 'Failed']
-      message: a Slipway agent deletes no pod with a grace period of 0, which leaves it no time to stop
-      reason: Forbidden
-    {{- end }}
----
-apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingAdmissionPolicyBinding
-metadata:
-  name: {{ .name }}-pod
-  {{- .metadata | nindent 2 }}
-spec:
-  policyName: {{ .name }}-pod
-  validationActions: [Deny]
----
-apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingAdmissionPolicy
-metadata:
-  name: {{ .name }}-pod-status
-  {{- .metadata | nindent 2 }}
-spec:
-  failurePolicy: Fail
-  matchConstraints:
-    resourceRules:
-      - apiGroups: [""]
-        apiVersions: [v1]
-        resources: [pods/status]
-        operations: [UPDATE]
-  matchConditions:
-    - name: an-agent
-      expression: request.userInfo.username == 'system:serviceaccount:{{ .namespace }}:{{ .account }}'
-  variables:
-    - name: node
-      expression: request.userInfo.?extra[?'authentication.kubernetes.io/node-name'][?0].orValue('')
-    - name: otherConditions
-      expression: object.status.?conditions.orValue([]).filter(c, c.type != 'DisruptionTarget')
-    - name: oldOtherConditions
-      expression: oldObject.status.?conditions.orValue([]).filter(c, c.type != 'DisruptionTarget')
-    # Compares all fields that exist, so that the comparison includes fields that a later version of Kubernetes adds.
-    - name: metadata
-      expression: dyn(object.metadata)
-    - name: oldMetadata
-      expression: dyn(oldObject.metadata)
-    - name: status
-      expression: dyn(object.status)
-    - name: oldStatus
-      expression: dyn(oldObject.status)
-  validations:
-    - expression: variables.node != ''
-      message: the token of a Slipway agent must be bound to its pod or node, and this one does not say which node it is of
-      reason: Forbidden
-    - expression: oldObject.spec.?nodeName.orValue('') == variables.node
-      messageExpression: >-
-        'this token is of the Slipway agent on node ' + variables.node + ', and changes no pods elsewhere'
-      reason: Forbidden
-    - expression: >-
-        variables.metadata.all(k, k in ['managedFields', 'resourceVersion', 'generation'] ||
-        k in variables.oldMetadata && variables.oldMetadata[k] == variables.metadata[k])
-        && variables.oldMetadata.all(k, k == 'managedFields' || k in variables.metadata)
-      message: a Slipway agent changes nothing of a pod's metadata
-      reason: Forbidden
-    - expression: >-
-        variables.status.all(k, k == 'conditions' || k in variables.oldStatus && variables.oldStatus[k] == variables.status[k])
-        && variables.oldStatus.all(k, k == 'conditions' || k in variables.status)
-      message: a Slipway agent changes nothing of a pod's status but the condition DisruptionTarget
-      reason: Forbidden
-    # The comparison ignores the order of the conditions, because a patch may change the order.
-    - expression: >-
-        variables.otherConditions.all(c, c in variables.oldOtherConditions)
-        && variables.oldOtherConditions.all(c, c in variables.otherConditions)
-      message: a Slipway agent changes no condition of a pod but DisruptionTarget
-      reason: Forbidden
----
-apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingAdmissionPolicyBinding
-metadata:
-  name: {{ .name }}-pod-status
-  {{- .metadata | nindent 2 }}
-spec:
-  policyName: {{ .name }}-pod-status
-  validationActions: [Deny]
+{{ include "slipway.guard.pods" (merge (dict "who" "a Slipway agent" "ownNode" true) .) }}
 ---
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
@@ -496,6 +390,175 @@ metadata:
 spec:
   policyName: {{ .name }}-lease
   validationActions: [Deny]
+{{- end }}
+
+{{/*
+The policies that limit an account's deletions of pods, and its changes of their status. Takes further keys: who (for messages), ownNode
+(the token belongs to one node, and changes only the pods on it).
+*/}}
+{{- define "slipway.guard.pods" -}}
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: {{ .name }}-pod
+  {{- .metadata | nindent 2 }}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+      - apiGroups: [""]
+        apiVersions: [v1]
+        resources: [pods]
+        operations: [DELETE]
+  matchConditions:
+    - name: the-account
+      expression: request.userInfo.username == 'system:serviceaccount:{{ .namespace }}:{{ .account }}'
+  {{- if .ownNode }}
+  variables:
+    - name: node
+      expression: request.userInfo.?extra[?'authentication.kubernetes.io/node-name'][?0].orValue('')
+  {{- end }}
+  validations:
+    {{- if .ownNode }}
+    - expression: variables.node != ''
+      message: the token of a Slipway agent must be bound to its pod or node, and this one does not say which node it is of
+      reason: Forbidden
+    - expression: oldObject.spec.?nodeName.orValue('') == variables.node
+      messageExpression: >-
+        'this token is of the Slipway agent on node ' + variables.node + ', and deletes no pods elsewhere'
+      reason: Forbidden
+    {{- else }}
+    # A drain never deletes these pods.
+    - expression: oldObject.spec.?nodeName.orValue('') != ''
+      message: {{ .who }} deletes no pods but those on a node
+      reason: Forbidden
+    - expression: >-
+        !oldObject.metadata.?ownerReferences.orValue([]).exists(r, r.kind == 'DaemonSet' && r.?controller.orValue(false))
+        && !('kubernetes.io/config.mirror' in oldObject.metadata.?annotations.orValue({}))
+      message: {{ .who }} deletes no pods of DaemonSets, and no static pods
+      reason: Forbidden
+    {{- end }}
+    - expression: request.options.?preconditions.?uid.orValue('') != ''
+      message: {{ .who }} deletes no pod without its UID as the precondition
+      reason: Forbidden
+    {{- if not .zeroGrace }}
+    # With grace period 0, the pod object is removed while its process may still run. A StatefulSet would then start a second
+    # one. The API server itself sets 0 for a pod with terminationGracePeriodSeconds 0, and for a finished pod.
+    - expression: >-
+        request.options.?gracePeriodSeconds.orValue(1) != 0 || oldObject.spec.?terminationGracePeriodSeconds.orValue(30) == 0
+        || oldObject.status.?phase.orValue('') in ['Succeeded', 'Failed']
+      message: {{ .who }} deletes no pod with a grace period of 0, which leaves it no time to stop
+      reason: Forbidden
+    {{- end }}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: {{ .name }}-pod
+  {{- .metadata | nindent 2 }}
+spec:
+  policyName: {{ .name }}-pod
+  validationActions: [Deny]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: {{ .name }}-pod-status
+  {{- .metadata | nindent 2 }}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+      - apiGroups: [""]
+        apiVersions: [v1]
+        resources: [pods/status]
+        operations: [UPDATE]
+  matchConditions:
+    - name: the-account
+      expression: request.userInfo.username == 'system:serviceaccount:{{ .namespace }}:{{ .account }}'
+  variables:
+    {{- if .ownNode }}
+    - name: node
+      expression: request.userInfo.?extra[?'authentication.kubernetes.io/node-name'][?0].orValue('')
+    {{- end }}
+    - name: otherConditions
+      expression: object.status.?conditions.orValue([]).filter(c, c.type != 'DisruptionTarget')
+    - name: oldOtherConditions
+      expression: oldObject.status.?conditions.orValue([]).filter(c, c.type != 'DisruptionTarget')
+    # Compares all fields that exist, so that the comparison includes fields that a later version of Kubernetes adds.
+    - name: metadata
+      expression: dyn(object.metadata)
+    - name: oldMetadata
+      expression: dyn(oldObject.metadata)
+    - name: status
+      expression: dyn(object.status)
+    - name: oldStatus
+      expression: dyn(oldObject.status)
+  validations:
+    {{- if .ownNode }}
+    - expression: variables.node != ''
+      message: the token of a Slipway agent must be bound to its pod or node, and this one does not say which node it is of
+      reason: Forbidden
+    - expression: oldObject.spec.?nodeName.orValue('') == variables.node
+      messageExpression: >-
+        'this token is of the Slipway agent on node ' + variables.node + ', and changes no pods elsewhere'
+      reason: Forbidden
+    {{- else }}
+    - expression: oldObject.spec.?nodeName.orValue('') != ''
+      message: {{ .who }} sets DisruptionTarget only of pods on a node
+      reason: Forbidden
+    {{- end }}
+    - expression: >-
+        variables.metadata.all(k, k in ['managedFields', 'resourceVersion', 'generation'] ||
+        k in variables.oldMetadata && variables.oldMetadata[k] == variables.metadata[k])
+        && variables.oldMetadata.all(k, k == 'managedFields' || k in variables.metadata)
+      message: {{ .who }} changes nothing of a pod's metadata
+      reason: Forbidden
+    - expression: >-
+        variables.status.all(k, k == 'conditions' || k in variables.oldStatus && variables.oldStatus[k] == variables.status[k])
+        && variables.oldStatus.all(k, k == 'conditions' || k in variables.status)
+      message: {{ .who }} changes nothing of a pod's status but the condition DisruptionTarget
+      reason: Forbidden
+    # The comparison ignores the order of the conditions, because a patch may change the order.
+    - expression: >-
+        variables.otherConditions.all(c, c in variables.oldOtherConditions)
+        && variables.oldOtherConditions.all(c, c in variables.otherConditions)
+      message: {{ .who }} changes no condition of a pod but DisruptionTarget
+      reason: Forbidden
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: {{ .name }}-pod-status
+  {{- .metadata | nindent 2 }}
+spec:
+  policyName: {{ .name }}-pod-status
+  validationActions: [Deny]
+{{- end }}
+
+{{/*
+The additional permissions of an account with the manager's permissions, to drain any node before its deadline as the agent of
+that node would.
+*/}}
+{{- define "slipway.guard.queueRules" -}}
+# To delete pods near a deadline, and to set the condition DisruptionTarget before, as an agent does.
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [delete]
+- apiGroups: [""]
+  resources: [pods/status]
+  verbs: [patch]
+# To write the Events of a drain.
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create]
+{{- end }}
+
+{{/* The admission policies that limit these permissions. Takes the dict of slipway.guard.pods. */}}
+{{- define "slipway.guard.queueAdmission" -}}
+# With the right to delete pods, a token can delete pods in the whole cluster without regard to PodDisruptionBudgets. This policy
+# limits how. It cannot limit on which nodes, because a policy sees the pod and not the state of its node.
+{{ include "slipway.guard.pods" . }}
 {{- end }}
 
 {{/*
@@ -823,12 +886,18 @@ spec:
   reason: Forbidden
 {{- end }}
 
-{{/* The API server's priority levels and flows for the agents' requests. */}}
+{{/* The API server's priority levels and flows for the agents' requests, or those of one process (ownProcess). */}}
 {{- define "slipway.guard.flowControl" -}}
+{{- if .ownProcess }}
+# Priority levels of the API server for this account's requests only. When many nodes get notices at once, the queue that it
+# shares with all controllers is full at about 300 requests. The API server then refuses further requests while machines are lost.
+# With these levels, cordons come before evictions, and the drains do not delay other clients.
+{{- else }}
 # Priority levels of the API server for the agents' requests only. All agents use one ServiceAccount, so without these
 # levels their requests share one flow with other controllers. When many agents get notices at once, that queue of about
 # 300 requests is full. The API server then refuses further requests while machines are lost. With these levels, agents
 # wait only for each other, cordons come before evictions, and agents do not delay other clients.
+{{- end }}
 apiVersion: flowcontrol.apiserver.k8s.io/v1
 kind: PriorityLevelConfiguration
 metadata:
