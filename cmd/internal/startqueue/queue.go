@@ -197,6 +197,9 @@ func runWhileHeld(ctx context.Context, holder leaseHolder, beat, onWait func(), 
 			return ctx.Err()
 		case <-ticker.C:
 		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
 		if !holder.IsHeld() {
 			beat()
 			onWait() // a process that waits for the Lease is ready too
