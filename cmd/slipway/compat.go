@@ -80,7 +80,7 @@ func runAKSNTH(ctx context.Context, o *aksnth.Options, stderr io.Writer) (err er
 	x := start.AgentOptions{
 		WrapLogHandler:  sentry.WrapHandler,
 		RegisterMetrics: func(r *observe.Registry) { metrics = aksnth.NewMetrics(r, o.Node) },
-		EventFormatter: func(occasion agent.EventTrigger) (agent.FormattedEvent, bool) {
+		EventFormatter: func(occasion agent.EventTrigger) ([]agent.FormattedEvent, bool) {
 			metrics.CountNoticesAndFailures(occasion)
 			return aksnth.FormatEvent(occasion)
 		},
@@ -280,9 +280,9 @@ func logWarnings(tool string, warnings []string, c config.Agent, stderr io.Write
 // failureObserver is an poll.Observer that ignores successful reads.
 type failureObserver func(error, poll.Class)
 
-func (failureObserver) FetchSucceeded(time.Duration) {}
+func (failureObserver) FetchSucceeded(string, time.Duration) {}
 
-func (f failureObserver) FetchFailed(err error, class poll.Class) { f(err, class) }
+func (f failureObserver) FetchFailed(_ string, err error, class poll.Class) { f(err, class) }
 
 // newLazyTransport returns a transport that calls newTransport for each request. The metrics that the inner transport
 // needs exist only after the start.
@@ -311,6 +311,7 @@ func newMigrateCommand() *cobra.Command {
 				return printMigration(cmd.OutOrStdout(), m, err)
 			},
 		},
+		newMigrateAWSNTHCommand(),
 		&cobra.Command{
 			Use:     mechanic.Tool + " FILE",
 			Short:   "Convert mechanic.yaml; - reads it from standard input",

@@ -102,7 +102,7 @@ func newCommandGroups() []commandGroup {
 			newVersionCommand(),
 		}},
 		{"Compatibility (drop-in replacements for other tools):", []*cobra.Command{
-			newAKSNTHCommand(), newMechanicCommand(), newVMSSPodWatcherCommand(), newOpenStackAutoscalerCommand(), newKubeawareCommand(),
+			newAKSNTHCommand(), newAWSNTHCommand(), newMechanicCommand(), newVMSSPodWatcherCommand(), newOpenStackAutoscalerCommand(), newKubeawareCommand(),
 			newMigrateCommand(),
 		}},
 	}

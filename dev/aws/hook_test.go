@@ -82,13 +82,14 @@ func TestHookThatCannotBeFoundIsLeftAlone(t *testing.T) {
 	for name, tt := range map[string]struct {
 		hooks   []emulator.LifecycleHook
 		prepare func(*emulator.Instance, *emulator.AutoScaling)
+		period  time.Duration
 	}{
-		"no permission": {[]emulator.LifecycleHook{drain}, func(_ *emulator.Instance, a *emulator.AutoScaling) { a.Deny("DescribeAutoScalingInstances") }},
-		"no hook":       {nil, nil},
-		"two hooks":     {[]emulator.LifecycleHook{drain, {Name: "other", Timeout: time.Minute}}, nil},
+		"no permission": {[]emulator.LifecycleHook{drain}, func(_ *emulator.Instance, a *emulator.AutoScaling) { a.Deny("DescribeAutoScalingInstances") }, time.Hour},
+		"no hook":       {nil, nil, 30 * time.Second}, // the group does not wait
+		"two hooks":     {[]emulator.LifecycleHook{drain, {Name: "other", Timeout: time.Minute}}, nil, time.Hour},
 		"no role": {[]emulator.LifecycleHook{drain}, func(i *emulator.Instance, _ *emulator.AutoScaling) {
 			i.Set("/latest/meta-data/iam/security-credentials/", "")
-		}},
+		}, time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -98,7 +99,7 @@ func TestHookThatCannotBeFoundIsLeftAlone(t *testing.T) {
 			}
 			group.Terminate(i)
 			w.await("the notice cannot be approved", func(s notice.Snapshot, _ map[poll.Class]int) bool {
-				return len(s.Notices) == 1 && s.Notices[0].NotApprovable && s.Notices[0].NoticePeriod == time.Hour
+				return len(s.Notices) == 1 && s.Notices[0].NotApprovable && s.Notices[0].NoticePeriod == tt.period
 			})
 			if len(group.Calls("RecordLifecycleActionHeartbeat")) != 0 {
 				t.Error("a heartbeat was sent")

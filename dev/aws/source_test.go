@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -33,14 +35,16 @@ type watcher struct {
 	mu       sync.Mutex
 	snapshot notice.Snapshot
 	failures map[poll.Class]int
+	sources  map[string]bool // that have failed
 }
 
-func (w *watcher) FetchSucceeded(time.Duration) {}
+func (w *watcher) FetchSucceeded(string, time.Duration) {}
 
-func (w *watcher) FetchFailed(_ error, class poll.Class) {
+func (w *watcher) FetchFailed(source string, _ error, class poll.Class) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.failures[class]++
+	w.sources[source] = true
 }
 
 func startInstance(t *testing.T) *emulator.Instance {
@@ -61,7 +65,7 @@ func newClient(t *testing.T, i *emulator.Instance, timeout time.Duration) *aws.C
 
 func watch(t *testing.T, i *emulator.Instance, change func(*aws.SourceOptions)) *watcher {
 	t.Helper()
-	w := &watcher{t: t, failures: map[poll.Class]int{}, log: &bytes.Buffer{}}
+	w := &watcher{t: t, failures: map[poll.Class]int{}, sources: map[string]bool{}, log: &bytes.Buffer{}}
 	o := aws.SourceOptions{
 		Client: newClient(t, i, time.Second), Instance: instanceID, Interval: pollInterval, Observer: w,
 		Log: slog.New(slog.NewTextHandler(&lockedWriter{to: w.log}, nil)), Leads: poll.Leads{Retirement: 24 * time.Hour, Maintenance: 15 * time.Minute},
@@ -246,6 +250,12 @@ func TestI7UnreadPathEndsNoNotice(t *testing.T) {
 	s := w.await("a snapshot", func(s notice.Snapshot, _ map[poll.Class]int) bool { return !s.At.IsZero() })
 	if s.HasEnded("spot-0") || !w.source.LastRead().IsZero() {
 		t.Errorf("a notice of an unread path counts as ended: %+v", s)
+	}
+	w.mu.Lock()
+	failed := slices.Collect(maps.Keys(w.sources))
+	w.mu.Unlock()
+	if !slices.Equal(failed, []string{"aws-spot"}) {
+		t.Errorf("failed sources %v, want aws-spot alone", failed)
 	}
 }
 

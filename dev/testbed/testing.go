@@ -206,6 +206,45 @@ func KillAfterTest(tb testing.TB, p *controlplane.Process) {
 	})
 }
 
+// StartAgentForTest starts the agent of an instance, see StartAgent and KillAgentAfterTest.
+func (t *Testbed) StartAgentForTest(ctx context.Context, tb testing.TB, pool controlplane.AKSPool, instance int, flags ...string) *Agent {
+	tb.Helper()
+	a, err := t.StartAgent(ctx, pool, instance, flags...)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	KillAgentAfterTest(tb, a)
+	return a
+}
+
+// KillAgentAfterTest kills an agent when the test ends. If the test failed, it prints the agent's log.
+func KillAgentAfterTest(tb testing.TB, a *Agent) {
+	tb.Helper()
+	tb.Cleanup(func() {
+		if err := a.KillIfAlive(); err != nil {
+			tb.Error(err)
+		}
+		if tb.Failed() {
+			raw, _ := os.ReadFile(a.LogFile()) // only for people
+			tb.Logf("log of the agent on %s:\n%s", a.Node, raw)
+		}
+	})
+}
+
+// AnnounceForTest announces an event for instances of a pool. Without Resources, it announces it for the first instance.
+func (t *Testbed) AnnounceForTest(tb testing.TB, pool controlplane.AKSPool, a azure.Announcement) azure.EventRecord {
+	tb.Helper()
+	a.ScaleSet = pool.ScaleSetName()
+	if a.Resources == nil {
+		a.Resources = []string{pool.ResourceName(0)}
+	}
+	r, err := t.Azure.Announce(a)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return r
+}
+
 // RunSlipway runs a command of slipway as the administrator, and returns its standard output. An error contains the
 // standard error.
 func (t *Testbed) RunSlipway(ctx context.Context, tb testing.TB, args ...string) (string, error) {

@@ -32,10 +32,10 @@ type program struct {
 }
 
 // FetchSucceeded implements poll.Observer.
-func (p *program) FetchSucceeded(time.Duration) { p.reads <- nil }
+func (p *program) FetchSucceeded(string, time.Duration) { p.reads <- nil }
 
 // FetchFailed implements poll.Observer.
-func (p *program) FetchFailed(err error, _ poll.Class) { p.reads <- err }
+func (p *program) FetchFailed(_ string, err error, _ poll.Class) { p.reads <- err }
 
 // awaitReads waits for three more reads of the example that fail, or that do not.
 func (p *program) awaitReads(failed bool) {

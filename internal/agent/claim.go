@@ -82,10 +82,34 @@ func (a *Agent) buildClaimSpec(h *noticeState) (cordon.ClaimSpec, error) {
 
 		LabelOnlyOwnCordon: a.options.LabelOwnCordon,
 	}
-	if a.options.Taint.Effect != "" && r.Unschedulable && (a.options.Taint.Effect != noExecute || h.Phase.isDrained()) {
-		r.Taints = []cordon.Taint{a.options.Taint.ForNotice(h.Notice)}
+	if r.Unschedulable {
+		r.Taints = a.taintsFor(h)
+	}
+	if a.options.LabelsFor != nil && r.Unschedulable {
+		labels := maps.Clone(a.options.LabelsFor(h.Notice, h.Seen.First))
+		if labels == nil {
+			labels = map[string]string{}
+		}
+		maps.Copy(labels, r.Labels)
+		r.Labels = labels
 	}
 	return r, nil
+}
+
+// taintsFor returns the taints that a notice needs now. NoExecute makes Kubernetes delete pods despite
+// PodDisruptionBudgets, so a taint with this effect is only set once the node is drained.
+func (a *Agent) taintsFor(h *noticeState) []cordon.Taint {
+	var all []cordon.Taint
+	switch {
+	case a.options.TaintsFor != nil:
+		all = a.options.TaintsFor(h.Notice)
+		for i := range all {
+			all[i].Value = toTaintValue(all[i].Value)
+		}
+	case a.options.Taint.Effect != "":
+		all = []cordon.Taint{a.options.Taint.ForNotice(h.Notice)}
+	}
+	return slices.DeleteFunc(all, func(t cordon.Taint) bool { return t.Effect == noExecute && !h.Phase.isDrained() })
 }
 
 // writeClaimIfNeeded is the step that cordons the Node and writes the record of the notice. Later steps rely on the

@@ -60,6 +60,9 @@ type drainRun struct {
 	cancel    context.CancelCauseFunc
 	done      chan struct{}
 	takesOver bool // as in drain.Options
+	// specVersion counts the changes of spec. appliedVersion is the version that the engine uses.
+	specVersion    int64
+	appliedVersion atomic.Int64
 	// report covers what OnDrained has not delivered. It is valid once done is closed.
 	report drain.Report
 	// reportDelivered is true from the call of OnDrained until the next pod arrives. The agent may not have recorded
@@ -116,9 +119,10 @@ func (a *Agent) syncDrainWithNotices(ctx context.Context) {
 		a.stopDrainAndWait()
 	case a.drain == nil:
 		a.startDrain(ctx, want)
-	case !slices.Equal(a.drain.spec.demands, want.demands), a.drain.drained && a.needsDrainNow(now):
-		a.stopDrain(drain.ErrContinued)
-		a.startDrain(ctx, want)
+	case a.drain.reportDelivered.Load() && !slices.Equal(a.drain.spec.demands, want.demands), a.drain.drained && a.needsDrainNow(now):
+		a.restartDrain(ctx, want)
+	case !slices.Equal(a.drain.spec.demands, want.demands):
+		a.changeDemands(want, now)
 	case !a.drain.spec.equal(want):
 		if a.isDrainRunning() {
 			a.log.Info("the time limits of the drain have changed", "deadline", want.terms.Deadline, "giveUp", want.terms.TimeoutAt)
@@ -127,6 +131,33 @@ func (a *Agent) syncDrainWithNotices(ctx context.Context) {
 		a.drain.drain.SetTimeLimits(want.terms)
 	}
 	a.updateSlotRequest(now) // after the drain was stopped, if it was
+}
+
+// restartDrain replaces the drain by a new one.
+func (a *Agent) restartDrain(ctx context.Context, o drainSpec) {
+	a.stopDrain(drain.ErrContinued)
+	a.startDrain(ctx, o)
+}
+
+// changeDemands changes which pods the running drain evicts, and how. A new drain would cancel the surges that run, and start
+// other successors.
+func (a *Agent) changeDemands(o drainSpec, now time.Time) {
+	run := a.drain
+	run.spec = o
+	run.specVersion++
+	version := run.specVersion
+	a.startThrottle(run, now)
+	run.drain.SetPodRules(drain.PodRules{
+		PolicyForPod: o.podPolicy, ShouldDrainPod: o.matchesPod, OnApplied: func() { run.appliedVersion.Store(version) },
+	}, o.terms)
+	a.log.Info("the drain is now also for other notices, or for fewer", "for", o.noticeTypes(), "deadline", o.terms.Deadline, "giveUp", o.terms.TimeoutAt)
+}
+
+// startThrottle delays writes that only inform people until the drain has requested all evictions.
+func (a *Agent) startThrottle(run *drainRun, now time.Time) {
+	run.allRequested.Store(false)
+	run.throttleEnd = now.Add(throttleTime(run.spec.terms.Deadline, now))
+	a.events.throttle.setEnd(run.throttleEnd)
 }
 
 // canDrain reports whether pods may be evicted for this notice now.
@@ -194,8 +225,8 @@ func (a *Agent) drainSurger() drain.Surger {
 
 func (a *Agent) startDrain(ctx context.Context, o drainSpec) {
 	now := time.Now()
-	run := &drainRun{spec: o, done: make(chan struct{}), throttleEnd: now.Add(throttleTime(o.terms.Deadline, now)), takesOver: a.mayHaveLeftRequests}
-	a.events.throttle.setEnd(run.throttleEnd)
+	run := &drainRun{spec: o, done: make(chan struct{}), takesOver: a.mayHaveLeftRequests}
+	a.startThrottle(run, now)
 	var work context.Context
 	work, run.cancel = context.WithCancelCause(ctx)
 	run.drain = drain.New(a.options.API, drain.Options{
@@ -204,7 +235,14 @@ func (a *Agent) startDrain(ctx context.Context, o drainSpec) {
 		OnProgress: a.newProgressHandler(run), Surger: a.drainSurger(),
 		OnDrained: func(r drain.Report) {
 			run.reportDelivered.Store(true)
-			a.enqueueUpdate(work, func(context.Context) { a.recordNodeDrained(run, r) })
+			version := run.appliedVersion.Load()
+			a.enqueueUpdate(work, func(context.Context) {
+				if a.drain == run && version != run.specVersion {
+					a.restartDrain(ctx, run.spec) // the report is about the demands of before
+					return
+				}
+				a.recordNodeDrained(run, r)
+			})
 		},
 		OnPodArrived: func() {
 			run.reportDelivered.Store(false)
@@ -265,6 +303,10 @@ func (a *Agent) recordFailedDrain(run *drainRun, r drain.Report, err error) {
 	}
 	a.drain.cancel(nil)
 	a.drain = nil
+	if run.appliedVersion.Load() != run.specVersion { // it ended before it knew the demands of now
+		a.recordStoppedDrain(r)
+		return
+	}
 	a.events.throttle.setEnd(time.Time{})
 	a.log.Error("not drained", "summary", r.Summary(), "err", observe.ClipBytes(err.Error(), maxEventMessageBytes))
 	a.events.queueEvent(newNotDrainedEvent(r, err))

@@ -26,10 +26,20 @@ type DrainSlots interface {
 	Run(ctx context.Context, changed func())
 }
 
+// maxUrgentTermination is the longest time of a Terminate that cannot wait. It is the longest timeout of an Auto Scaling
+// group's lifecycle hook. Only a retirement is announced earlier.
+const maxUrgentTermination = 2 * time.Hour
+
+// isFinal reports whether the instance ends with the notice.
+func (h *noticeState) isFinal() bool {
+	return h.Notice.Type == notice.Preempt || h.Notice.Type == notice.Terminate
+}
+
 // canWait reports whether the drain of a notice may wait for a drain slot or for another tool. The drain of a Preempt
-// or Terminate may not, because these notices leave too little time.
+// or Terminate may not, because these notices leave too little time. A retirement that is known early may.
 func (h *noticeState) canWait() bool {
-	return h.Notice.Type != notice.Preempt && h.Notice.Type != notice.Terminate
+	isEarly := h.Notice.Type == notice.Terminate && h.Decision.Deadline.Sub(h.Seen.First) > maxUrgentTermination
+	return !h.isFinal() || isEarly
 }
 
 // waitDeadline returns when a notice stops waiting for a drain slot or for another tool. It is the middle between the

@@ -26,6 +26,8 @@ func TestNoticeStopsWaitingInTimeToDrain(t *testing.T) {
 	}{
 		"a Preempt waits for nothing":                       {notice.Preempt, 30 * time.Second, 0},
 		"a Terminate waits for nothing":                     {notice.Terminate, 15 * time.Minute, 0},
+		"a Terminate of the longest hook waits for nothing": {notice.Terminate, 2 * time.Hour, 0},
+		"a retirement waits until ten minutes are left":     {notice.Terminate, 24 * time.Hour, 24*time.Hour - maxDrainLead},
 		"a Reboot waits for half its time":                  {notice.Reboot, 15 * time.Minute, 450 * time.Second},
 		"a Redeploy waits for half its time":                {notice.Redeploy, 10 * time.Minute, 5 * time.Minute},
 		"a Freeze waits for half its time":                  {notice.Freeze, 15 * time.Minute, 450 * time.Second},

@@ -150,7 +150,7 @@ func newWaitingForSlotEvent(n notice.Notice, holders []string, until time.Time) 
 type eventWriter struct {
 	api       EventAPI
 	node      string
-	nodeUID   atomic.Pointer[string] // of the Node, as last read
+	object    atomic.Pointer[kubeapi.Node] // the Node, as last read
 	queue     chan queuedEvent
 	throttle  *writeThrottle // delays all writes until its end
 	onFailed  func()
@@ -171,26 +171,23 @@ func newEventWriter(api EventAPI, node string, failed func(), voice EventFormatt
 	}
 }
 
-// setNodeUID sets the UID of the Node that the following Events are about. A Node that was registered again has another
-// UID.
-func (w *eventWriter) setNodeUID(uid string) { w.nodeUID.Store(&uid) }
+// setNode sets the Node that the following Events are about. A Node that was registered again has another UID.
+func (w *eventWriter) setNode(node *kubeapi.Node) { w.object.Store(node) }
 
 // queueEvent queues e to be written. If the queue is full, it drops e and counts it.
 func (w *eventWriter) queueEvent(e event) {
-	words, spoken := w.formatEvent(e)
-	if !spoken {
-		return
-	}
-	queued := queuedEvent{FormattedEvent: words, at: time.Now()}
-	if uid := w.nodeUID.Load(); uid != nil {
-		queued.nodeUID = *uid
-	}
-	w.pending.Add(1)
-	select {
-	case w.queue <- queued:
-	default:
-		w.pending.Add(-1)
-		w.onFailed()
+	for _, words := range w.formatEvent(e) {
+		queued := queuedEvent{FormattedEvent: words, at: time.Now()}
+		if node := w.object.Load(); node != nil {
+			queued.nodeUID = node.UID
+		}
+		w.pending.Add(1)
+		select {
+		case w.queue <- queued:
+		default:
+			w.pending.Add(-1)
+			w.onFailed()
+		}
 	}
 }
 
@@ -202,19 +199,22 @@ type queuedEvent struct {
 	nodeUID string    // UID of the Node that it is about
 }
 
-// formatEvent formats e with Options.EventFormatter, or in the agent's own format. It returns false if e must not be
+// formatEvent formats e with Options.EventFormatter, or in the agent's own format. It returns nothing if e must not be
 // written.
-func (w *eventWriter) formatEvent(e event) (formatted FormattedEvent, shouldWrite bool) {
+func (w *eventWriter) formatEvent(e event) []FormattedEvent {
 	if w.formatter != nil {
-		if words, ok := w.formatter(EventTrigger{Reason: e.reason, Notice: e.notice}); ok {
-			return words, true
+		if all, ok := w.formatter(EventTrigger{Reason: e.reason, Message: e.message, Notice: e.notice, Node: w.object.Load()}); ok {
+			return all
 		}
+	}
+	if e.message == "" {
+		return nil
 	}
 	words := FormattedEvent{Type: "Normal", Reason: string(e.reason), Message: e.message, Component: eventComponent}
 	if e.warning {
 		words.Type = "Warning"
 	}
-	return words, e.message != ""
+	return []FormattedEvent{words}
 }
 
 // isIdle reports whether every queued Event was written or has failed.
@@ -242,8 +242,9 @@ func (w *eventWriter) run(ctx context.Context) {
 func (w *eventWriter) toKubernetesEvent(e queuedEvent, serial int) kubeapi.Event {
 	o := kubeapi.Event{
 		Metadata: kubeapi.ObjectMeta{
-			Name:      fmt.Sprintf("%s.%s.%d", w.node, w.processID, serial),
-			Namespace: "default",
+			Name:        fmt.Sprintf("%s.%s.%d", w.node, w.processID, serial),
+			Namespace:   "default",
+			Annotations: e.Annotations,
 		},
 		InvolvedObject: kubeapi.ObjectReference{APIVersion: "v1", Kind: "Node", Name: w.node, UID: e.nodeUID},
 		Type:           e.Type, Reason: e.Reason, Message: observe.ClipBytes(e.Message, maxEventMessageBytes),

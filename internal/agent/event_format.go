@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/slipway-dev/slipway/internal/cordon"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/notice"
 )
 
@@ -65,8 +66,12 @@ const (
 type EventTrigger struct {
 	// Reason is one of the reasons above.
 	Reason EventReason
+	// Message is the agent's own text; empty if the agent itself writes no Event.
+	Message string
 	// Notice is the notice it is about; zero if it is about several or none.
 	Notice notice.Notice
+	// Node is the Node as it was read when the agent started; nil before.
+	Node *kubeapi.Node
 }
 
 // FormattedEvent is the result of an [EventFormatter].
@@ -74,11 +79,14 @@ type FormattedEvent struct {
 	Type, Reason, Message string
 	// Component is the Event's source component.
 	Component string
+	// Annotations are those of the Event object.
+	Annotations map[string]string
 }
 
-// EventFormatter formats an event for users whose alerts expect another vocabulary. If it returns false, the agent uses its
-// own format. It is called once for each event, possibly from several goroutines at once, and must not block.
-type EventFormatter func(EventTrigger) (FormattedEvent, bool)
+// EventFormatter formats an event for users whose alerts expect another vocabulary. It may return several Events. If it
+// returns false, the agent uses its own format. It is called once for each event, possibly from several goroutines at
+// once, and must not block.
+type EventFormatter func(EventTrigger) ([]FormattedEvent, bool)
 
 // Taint is the taint that a notice sets on the node. In its key and value, {type} is replaced by the notice's type in
 // lower case, and {id} by its ID.

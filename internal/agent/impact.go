@@ -51,6 +51,8 @@ type NoticePolicy struct {
 	AcknowledgeFreezeUnder time.Duration
 	// ActionByCondition holds the action for each node condition, by notice ID; a missing condition is ignored.
 	ActionByCondition map[string]Action
+	// ActionFor overrides all of these for the notices for which it returns true; nil overrides nothing.
+	ActionFor func(notice.Notice) (Action, bool)
 }
 
 // DefaultNoticePolicy returns the default policy. It drains for every notice that ends the node's processes, and
@@ -140,6 +142,11 @@ func (i NoticePolicy) decideCondition(n notice.Notice) Decision {
 }
 
 func (i NoticePolicy) selectAction(n notice.Notice) (action Action, reason string) {
+	if i.ActionFor != nil {
+		if on, ok := i.ActionFor(n); ok {
+			return on, fmt.Sprintf("%s asks for %s", n.Type, on)
+		}
+	}
 	on, ok := i.ActionByType[n.Type]
 	who := ""
 	if byUser, set := i.UserInitiatedByType[n.Type]; set && n.UserInitiated {

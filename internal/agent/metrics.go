@@ -20,7 +20,8 @@ type Metrics struct {
 	Polls                                  *observe.Vec[observe.Counter]
 	pollSeconds                            *observe.Histogram
 	liveNotices, planned                   *observe.Vec[observe.Gauge]
-	deadline, lastRead                     *observe.Gauge
+	deadline                               *observe.Gauge
+	lastRead                               *observe.Vec[observe.Gauge]
 	yielded, waitingForSlot                *observe.Gauge
 	drainPods                              *observe.Vec[observe.Gauge]
 	obstructedPods                         *observe.Vec[observe.Gauge]
@@ -64,7 +65,7 @@ func NewMetrics(r *observe.Registry) *Metrics {
 			[]float64{.005, .02, .1, .5, 1, 2, 5, 30, 120}).With(),
 		liveNotices:    r.Gauge("slipway_agent_active_notices", "Current notices for this instance.", "type"),
 		planned:        r.Gauge("slipway_agent_planned_notices", "Notices for this instance that are not due yet.", "type"),
-		lastRead:       r.Gauge("slipway_agent_last_read_timestamp_seconds", "When the notices were last read successfully, in seconds since the epoch; 0 is never.").With(),
+		lastRead:       r.Gauge("slipway_agent_last_read_timestamp_seconds", "When a source of notices was last read successfully, in seconds since the epoch; 0 is never.", "source"),
 		deadline:       r.Gauge("slipway_agent_deadline_timestamp_seconds", "When the next interruption is due, in seconds since the epoch; 0 is none.").With(),
 		drainPods:      r.Gauge("slipway_drain_pods", "Pods of the running drain, by state.", "state"),
 		obstructedPods: r.Gauge("slipway_drain_blocked_pods", "Pods that cannot be evicted, by reason.", "reason"),
@@ -129,14 +130,17 @@ func toUnixSeconds(t time.Time) float64 {
 }
 
 // FetchSucceeded implements poll.Observer.
-func (m *Metrics) FetchSucceeded(took time.Duration) {
+func (m *Metrics) FetchSucceeded(source string, took time.Duration) {
 	m.Polls.With(pollOK).Inc()
 	m.pollSeconds.Observe(took.Seconds())
-	m.lastRead.Set(toUnixSeconds(time.Now()))
+	m.lastRead.With(source).Set(toUnixSeconds(time.Now()))
 }
 
 // FetchFailed implements poll.Observer.
-func (m *Metrics) FetchFailed(_ error, class poll.Class) { m.Polls.With(string(class)).Inc() }
+func (m *Metrics) FetchFailed(source string, _ error, class poll.Class) {
+	m.Polls.With(string(class)).Inc()
+	m.lastRead.With(source) // 0 if it was never read
+}
 
 func (m *Metrics) setDrainProgress(p drain.Progress) {
 	m.drainPods.With("gone").Set(float64(p.Gone))

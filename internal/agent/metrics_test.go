@@ -40,7 +40,6 @@ func TestMetricsExistFromTheStart(t *testing.T) {
 		`slipway_agent_acknowledgements_total{type="Reboot"} 0`,
 		`slipway_agent_polls_total{result="ok"} 0`,
 		`slipway_agent_polls_total{result="not_json"} 0`,
-		`slipway_agent_last_read_timestamp_seconds 0`,
 		`slipway_drain_forced_pods_total 0`,
 	} {
 		check.Not(t, !strings.Contains(page, want+"\n"), "missing metric %s in\n%s", want, page)
@@ -50,8 +49,8 @@ func TestMetricsExistFromTheStart(t *testing.T) {
 func TestMetricsFollowPollsAndDrains(t *testing.T) {
 	r := observe.NewRegistry()
 	m := NewMetrics(r)
-	m.FetchSucceeded(time.Millisecond)
-	m.FetchFailed(errors.New("no answer"), poll.Unreachable)
+	m.FetchSucceeded("gce-spot", time.Millisecond)
+	m.FetchFailed("gce-host", errors.New("no answer"), poll.Unreachable)
 	m.setDrainProgress(drain.Progress{Listed: true, Total: 3, Gone: 1, Waiting: 2, RemainingPods: []drain.BlockedPod{
 		{Pod: "a", Reason: drain.ObstaclePDB}, {Pod: "b", Reason: drain.ObstacleStopping},
 	}})
@@ -64,6 +63,7 @@ func TestMetricsFollowPollsAndDrains(t *testing.T) {
 	for _, want := range []string{
 		`slipway_agent_polls_total{result="ok"} 1`,
 		`slipway_agent_polls_total{result="unreachable"} 1`,
+		`slipway_agent_last_read_timestamp_seconds{source="gce-host"} 0`,
 		`slipway_drain_pods{state="gone"} 1`,
 		`slipway_drain_blocked_pods{reason="disruption-budget"} 1`,
 		`slipway_drains_total{outcome="drained"} 1`,
@@ -74,8 +74,8 @@ func TestMetricsFollowPollsAndDrains(t *testing.T) {
 	} {
 		check.Not(t, !strings.Contains(page, want+"\n"), "missing metric %s in\n%s", want, page)
 	}
-	if strings.Contains(page, "slipway_agent_last_read_timestamp_seconds 0\n") {
-		t.Error("a successful poll did not change slipway_agent_last_read_timestamp_seconds")
+	if !strings.Contains(page, `slipway_agent_last_read_timestamp_seconds{source="gce-spot"} 1`) {
+		t.Errorf("the time of the last read is not in\n%s", page)
 	}
 }
 

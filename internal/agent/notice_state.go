@@ -69,9 +69,8 @@ const terminationTime = time.Minute
 // runs after terminationTime survives. If only an earlier agent read the notice, terminationTime after the deadline is
 // enough too.
 func (h *noticeState) timeUntilEnded(now time.Time) time.Duration {
-	final := h.Notice.Type == notice.Preempt || h.Notice.Type == notice.Terminate
 	begun := h.Notice.Status == notice.Started || h.recordedPhase == Acknowledged
-	if !final || !begun {
+	if !h.isFinal() || !begun {
 		return 0
 	}
 	left := terminationTime - now.Sub(h.missingSince)
@@ -161,7 +160,7 @@ func (a *Agent) resumeFromRecordsOnce(ctx context.Context) error {
 	if a.claimWriter, err = cordon.NewClaimWriter(a.options.API, node.Name, node.UID); err != nil {
 		return err
 	}
-	a.events.setNodeUID(node.UID)
+	a.events.setNode(node)
 	records, problems := cordon.ListRecords(node)
 	for _, err := range problems {
 		a.log.Error("cannot parse an annotation of the node; it stays", "err", err)

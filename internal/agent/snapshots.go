@@ -70,7 +70,7 @@ func (a *Agent) mayActOnNotice(h *noticeState, now time.Time) bool {
 	}
 	s, known := a.snapshots[h.Notice.Source]
 	known = known && !s.Incomplete
-	mayAct := known && !s.HasEnded(h.Notice.ID) || !known && !h.canWait()
+	mayAct := known && !s.HasEnded(h.Notice.ID) || !known && h.isFinal()
 	return mayAct && now.Before(h.Decision.Deadline) && !h.Seen.First.After(now)
 }
 

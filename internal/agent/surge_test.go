@@ -94,3 +94,25 @@ func TestUrgentNoticeDoesNotWaitForRestoredSizes(t *testing.T) {
 		}
 	})
 }
+
+func TestNewNoticeTypeKeepsRunningSurges(t *testing.T) {
+	withTestNode(t, time.Second, func(t *testing.T, m *testNode) {
+		s := &slowSurger{}
+		m.startAgent(t, 0, func(o *Options) { o.Surger = s })
+		first := newNotice(notice.Redeploy, "1", time.Hour)
+		m.source.setNotices(first)
+		for s.started.Load() == 0 {
+			time.Sleep(time.Second)
+		}
+		m.source.setNotices(first, newNotice(notice.Reboot, "2", time.Hour))
+		time.Sleep(time.Minute)
+		if started, ended := s.started.Load(), s.surges.Load(); started != 1 || ended != 0 {
+			t.Errorf("%d surges started and %d ended, want the first one to run", started, ended)
+		}
+		m.source.setNotices()
+		time.Sleep(time.Minute)
+		if ended := s.surges.Load(); ended != 1 {
+			t.Errorf("%d surges ended after the notices, want 1", ended)
+		}
+	})
+}

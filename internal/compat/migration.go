@@ -1,6 +1,7 @@
 package compat
 
 import (
+	"cmp"
 	"strings"
 
 	"sigs.k8s.io/yaml"
@@ -15,19 +16,21 @@ type Migration struct {
 	Config config.Agent
 	// Notes are what a user of the tool should know before the migration.
 	Notes []string
+	// Reader is the command that reads the file; empty is slipway agent.
+	Reader string
 }
 
 // maxNoteWidth is the maximum length of a line in notes, in bytes.
 const maxNoteWidth = 110
 
-// ToFile returns a configuration file for `slipway agent --config`. The notes are comments at its beginning.
+// ToFile returns a configuration file for `slipway agent --config`, or for another Reader. The notes are comments at its beginning.
 func (m Migration) ToFile() ([]byte, error) {
 	body, err := m.Config.EncodeFile()
 	if err != nil {
 		return nil, err
 	}
 	var b strings.Builder
-	b.WriteString("# For slipway agent --config FILE, converted from a configuration of " + m.Tool + ".\n#\n")
+	b.WriteString("# For " + cmp.Or(m.Reader, "slipway agent --config FILE") + ", converted from a configuration of " + m.Tool + ".\n#\n")
 	b.WriteString(FormatComments(m.Notes))
 	if len(body) == 0 {
 		body = []byte("# The defaults of slipway agent are sufficient.\n")

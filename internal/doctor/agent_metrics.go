@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -16,7 +15,7 @@ import (
 )
 
 const (
-	// lastReadMetric is when the agent last read the notices, in seconds since the epoch. 0 means never.
+	// lastReadMetric is when the agent last read each source of notices, in seconds since the epoch. 0 means never.
 	lastReadMetric     = "slipway_agent_last_read_timestamp_seconds"
 	defaultMetricsPort = 9818
 )
@@ -31,24 +30,24 @@ func (r *reader) newAgentMetricsTasks() []task {
 			continue
 		}
 		tasks = append(tasks, task{metricsReading, func(ctx context.Context) error {
-			at, err := r.fetchLastNoticeRead(ctx, pod)
+			read, err := r.fetchLastNoticeRead(ctx, pod)
 			if apierrors.IsForbidden(err) {
 				return err
 			}
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			r.facts.LastReads[Key{pod.Namespace, pod.Name}] = LastRead{At: at, Err: err}
+			r.facts.LastReads[Key{pod.Namespace, pod.Name}] = LastRead{Source: read.Source, At: read.At, Err: err}
 			return nil
 		}})
 	}
 	return tasks
 }
 
-func (r *reader) fetchLastNoticeRead(ctx context.Context, pod *corev1.Pod) (time.Time, error) {
+func (r *reader) fetchLastNoticeRead(ctx context.Context, pod *corev1.Pod) (LastRead, error) {
 	raw, err := r.client.CoreV1().RESTClient().Get().Namespace(pod.Namespace).Resource("pods").
 		Name(fmt.Sprintf("%s:%d", pod.Name, findMetricsPort(pod))).SubResource("proxy").Suffix("metrics").DoRaw(ctx)
 	if err != nil {
-		return time.Time{}, err
+		return LastRead{}, err
 	}
 	return parseLastNoticeRead(raw)
 }
@@ -77,25 +76,37 @@ func findMetricsPort(pod *corev1.Pod) int32 {
 	return defaultMetricsPort
 }
 
-// parseLastNoticeRead returns the time when an agent last read its notices, from the agent's metrics. The zero time
-// means never.
-func parseLastNoticeRead(exposition []byte) (time.Time, error) {
+// parseLastNoticeRead returns the source of notices that an agent has not read for the longest time, from the agent's
+// metrics. The zero time means never. Agents of earlier versions name no source.
+func parseLastNoticeRead(exposition []byte) (oldest LastRead, err error) {
+	found := false
 	lines := bufio.NewScanner(bytes.NewReader(exposition))
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
-		value, ok := strings.CutPrefix(lines.Text(), lastReadMetric+" ")
+		rest, ok := strings.CutPrefix(lines.Text(), lastReadMetric)
 		if !ok {
 			continue
 		}
+		labels, value, _ := strings.Cut(rest, " ")
 		seconds, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
 		const year9999 = 253402300799
-		switch {
-		case err != nil, math.IsNaN(seconds), seconds < 0, seconds > year9999:
-			return time.Time{}, fmt.Errorf("metric %s is %q: want seconds since the epoch", lastReadMetric, value)
-		case seconds == 0:
-			return time.Time{}, nil
+		if err != nil || math.IsNaN(seconds) || seconds < 0 || seconds > year9999 {
+			return LastRead{}, fmt.Errorf("metric %s%s is %q: want seconds since the epoch", lastReadMetric, labels, value)
 		}
-		return time.UnixMilli(int64(seconds * 1000)), nil
+		read := LastRead{Source: strings.TrimSuffix(strings.TrimPrefix(labels, `{source="`), `"}`)}
+		if seconds > 0 {
+			read.At = time.UnixMilli(int64(seconds * 1000))
+		}
+		if !found || read.At.Before(oldest.At) {
+			oldest = read
+		}
+		found = true
 	}
-	return time.Time{}, errors.Join(lines.Err(), fmt.Errorf("metric %s is missing", lastReadMetric))
+	if err := lines.Err(); err != nil || found {
+		return oldest, err
+	}
+	if bytes.Contains(exposition, []byte("# TYPE "+lastReadMetric+" ")) {
+		return LastRead{}, nil // nothing has been polled yet
+	}
+	return LastRead{}, fmt.Errorf("metric %s is missing", lastReadMetric)
 }

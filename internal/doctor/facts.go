@@ -97,8 +97,17 @@ type PermissionCheck struct {
 
 // LastRead is the time when an agent last read its notices.
 type LastRead struct {
-	At  time.Time // zero means never
-	Err error     // the agent could not be queried
+	Source string    // the source of notices; empty if the agent names none
+	At     time.Time // zero means never
+	Err    error     // the agent could not be queried
+}
+
+// ofSource returns the source for a message, or "".
+func (l LastRead) ofSource() string {
+	if l.Source == "" {
+		return ""
+	}
+	return " of " + l.Source
 }
 
 // listFailedReadings returns the names of those readings in needs that failed.

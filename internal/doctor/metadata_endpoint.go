@@ -78,7 +78,7 @@ func (f *Facts) checkAgentMetadataAccess(pods []*corev1.Pod, test string) (findi
 		if !told.At.IsZero() {
 			return Finding{
 				Severity: Problem, Remedy: metadataRemedy,
-				Message: fmt.Sprintf("its agent has not read the notices since %s", told.At.UTC().Format(time.RFC3339)),
+				Message: fmt.Sprintf("its agent has not read the notices%s since %s", told.ofSource(), told.At.UTC().Format(time.RFC3339)),
 			}, f.serverTime().Sub(told.At) > maxSilence
 		}
 	}
@@ -88,7 +88,7 @@ func (f *Facts) checkAgentMetadataAccess(pods []*corev1.Pod, test string) (findi
 			Remedy: "use --ask-agents, or add a readinessProbe for /readyz to the agent's container",
 		}, true
 	}
-	if isPodReady(pod) && hasReadinessProbe(pod) {
+	if isPodReady(pod) && hasReadinessProbe(pod) && told.Source == "" {
 		return Finding{}, false
 	}
 	if pod.Status.StartTime != nil && f.serverTime().Sub(pod.Status.StartTime.Time) < firstReadTimeout {
@@ -97,9 +97,13 @@ func (f *Facts) checkAgentMetadataAccess(pods []*corev1.Pod, test string) (findi
 			Remedy: "run doctor again in 3 minutes",
 		}, true
 	}
+	cause := ": it cannot reach the metadata service or the API server"
+	if told.Source != "" {
+		cause = ": its log says why"
+	}
 	return Finding{
 		Severity: Problem, Remedy: metadataRemedy,
-		Message: "its agent runs and has not read the notices since it started: it cannot reach the metadata service or the API server",
+		Message: "its agent runs and has not read the notices" + told.ofSource() + " since it started" + cause,
 	}, true
 }
 

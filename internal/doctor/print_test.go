@@ -112,10 +112,19 @@ func newAgentServer(t *testing.T, status int, body string) *reader {
 
 func TestAgentsReportTheirLastRead(t *testing.T) {
 	key := Key{"slipway", "slipway-agent-node-a"}
-	r := newAgentServer(t, http.StatusOK, "# HELP x\n"+lastReadMetric+" 1.5e9\n")
+	r := newAgentServer(t, http.StatusOK, "# HELP x\n"+lastReadMetric+`{source="gce-spot"} 1.6e9`+"\n"+lastReadMetric+`{source="gce-host"} 1.5e9`+"\n")
 	r.runTasks(t.Context(), r.newAgentMetricsTasks())
-	if got := r.facts.LastReads[key]; got.Err != nil || !got.At.Equal(time.Unix(1_500_000_000, 0)) {
+	if got := r.facts.LastReads[key]; got.Err != nil || got.Source != "gce-host" || !got.At.Equal(time.Unix(1_500_000_000, 0)) {
 		t.Errorf("%+v", got)
+	}
+	for body, want := range map[string]LastRead{
+		lastReadMetric + " 1.5e9": {At: time.Unix(1_500_000_000, 0)},
+		lastReadMetric + `{source="aws-spot"} 1.5e9` + "\n" + lastReadMetric + `{source="aws-events"} 0`: {Source: "aws-events"},
+		"# TYPE " + lastReadMetric + " gauge": {},
+	} {
+		if got, err := parseLastNoticeRead([]byte(body + "\n")); err != nil || got.Source != want.Source || !got.At.Equal(want.At) {
+			t.Errorf("%s: %+v, %v", body, got, err)
+		}
 	}
 	r = newAgentServer(t, http.StatusServiceUnavailable, "no route")
 	r.runTasks(t.Context(), r.newAgentMetricsTasks())
@@ -156,13 +165,13 @@ func TestAgentMetricsPortIsFound(t *testing.T) {
 
 func FuzzExpositions(f *testing.F) {
 	for _, seed := range []string{
-		lastReadMetric + " 1.7e9", lastReadMetric + " 0", lastReadMetric + " NaN", lastReadMetric + " -1", lastReadMetric + " 1e300", "",
+		lastReadMetric + " 1.7e9", lastReadMetric + `{source="a"} 1`, lastReadMetric + " 0", lastReadMetric + " NaN", lastReadMetric + " -1", lastReadMetric + " 1e300", "",
 	} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		if at, err := parseLastNoticeRead(raw); err == nil && !at.IsZero() && (at.Unix() < 0 || at.Year() > 9999+1) {
-			t.Errorf("%q: %s", raw, at)
+		if read, err := parseLastNoticeRead(raw); err == nil && !read.At.IsZero() && (read.At.Unix() < 0 || read.At.Year() > 9999+1) {
+			t.Errorf("%q: %s", raw, read.At)
 		}
 	})
 }

@@ -374,6 +374,10 @@ func newRuleCases() map[string]map[string]ruleCase {
 				newInstallationWithLastRead(LastRead{At: noon.Add(-time.Hour)}),
 				[]string{"problem Node node-a: its agent has not read the notices since 2026-05-04T11:00:00Z"},
 			},
+			"metrics show a source that was never read": {
+				newInstallationWithLastRead(LastRead{Source: "aws-events"}),
+				[]string{"problem Node node-a: its agent runs and has not read the notices of aws-events since it started"},
+			},
 			"metrics cannot be read": {
 				newInstallationWithLastRead(LastRead{Err: errors.New("connection refused")}),
 				[]string{"warning Node node-a: the metrics of its agent could not be read: connection refused"},

@@ -34,6 +34,7 @@ type Drain struct {
 
 	mu       sync.Mutex
 	newTerms *TimeLimits
+	newRules *PodRules
 
 	// inbox passes results of the watch and of requests to the engine's goroutine. Only that goroutine touches the
 	// fields below.
@@ -83,13 +84,37 @@ func (d *Drain) SetTimeLimits(t TimeLimits) {
 	d.inbox.putAndWake(nil)
 }
 
-func (d *Drain) applyNewTimeLimits(now time.Time) {
+// PodRules says which pods a drain handles, and how. Its functions are as in Options.
+type PodRules struct {
+	PolicyForPod   func(kubeapi.Pod) podrules.Policy
+	ShouldDrainPod func(kubeapi.Pod) bool
+	// OnApplied, if set, is called once the drain uses these rules, from the engine's goroutine. It must not block.
+	OnApplied func()
+}
+
+// SetPodRules changes the rules and the time limits while the drain runs. Surges and evictions that still conform go on. It is
+// as [Drain.SetTimeLimits] otherwise.
+func (d *Drain) SetPodRules(r PodRules, t TimeLimits) {
 	d.mu.Lock()
-	t := d.newTerms
-	d.newTerms = nil
+	d.newRules, d.newTerms = &r, &t
+	d.mu.Unlock()
+	d.inbox.putAndWake(nil)
+}
+
+// applyNewTerms takes over what SetTimeLimits and SetPodRules have set.
+func (d *Drain) applyNewTerms(now time.Time) {
+	d.mu.Lock()
+	t, r := d.newTerms, d.newRules
+	d.newTerms, d.newRules = nil, nil
 	d.mu.Unlock()
 	if t == nil {
 		return
+	}
+	if r != nil {
+		d.options.PolicyForPod, d.options.ShouldDrainPod = r.PolicyForPod, r.ShouldDrainPod
+		if r.OnApplied != nil {
+			r.OnApplied()
+		}
 	}
 	if t.HasDeadline() && !d.terms.HasDeadline() {
 		d.deadlineSince = now
@@ -151,7 +176,7 @@ func (d *Drain) runUntilOutcome(ctx context.Context) Outcome {
 	for {
 		d.processInbox()
 		now := time.Now()
-		d.applyNewTimeLimits(now)
+		d.applyNewTerms(now)
 		if ctx.Err() != nil {
 			d.reportProgress()
 			if d.options.OnDrained == nil && d.isEmpty() && d.finalList.done { // only volumes are still waited for
@@ -416,6 +441,7 @@ func (d *Drain) advanceRemovals(ctx context.Context, now time.Time) (next time.T
 		switch {
 		case p.requesting || !p.needsRemoval():
 		case p.isWaiting() && now.Before(open[p.wave]):
+			d.holdReleasedGroup(p)
 			p.setBlocked(ObstacleEarlierWave, "", "pods of lower priority are evicted first", now)
 			next = earlierNonZero(next, open[p.wave])
 		case p.held:

@@ -476,6 +476,16 @@ func (d *Drain) releaseGroup(g *groupState) {
 	g.pause, g.earliestAt, g.retryAt = 0, time.Time{}, time.Time{}
 }
 
+// holdReleasedGroup holds a released pod again that has to wait for an earlier wave, so that new dry runs precede its eviction:
+// the pods of that wave may take what a PDB allows. If another pod of its group is already evicted, it follows without.
+func (d *Drain) holdReleasedGroup(p *podState) {
+	if p.groupReleased && !slices.ContainsFunc(d.remaining, func(o *podState) bool {
+		return o.pod.Namespace == p.pod.Namespace && o.group == p.group && (o.requesting || o.removal != NotRemoved)
+	}) {
+		p.groupReleased = false
+	}
+}
+
 // readGroupsOfWaitingPods marks the pods of groups for a prediction. It reads the modes of PodGroups, and returns one text
 // for each that it could not read.
 func (d *Drain) readGroupsOfWaitingPods(ctx context.Context, now time.Time) (problems []string) {

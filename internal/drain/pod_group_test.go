@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -208,6 +209,28 @@ func TestGroupGoesInLastWaveOfItsPods(t *testing.T) {
 			report := podReportOf(t, r, p)
 			check.Not(t, report.Wave != 1 || report.RemovalRequestedAt.Before(gone), "%s: wave %d, requested %s after the first wave",
 				p.Name, report.Wave, report.RemovalRequestedAt.Sub(gone))
+		}
+	})
+}
+
+func TestGroupIsCheckedAgainAfterAnEarlierWave(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		critical := withPriority(2_000_000_000)
+		free := s.addPod("llm-0-0", inReplica("0"), critical)
+		denied := s.addPod("llm-0-1", withLabel("app", "llm"), inReplica("0"), critical)
+		pdb := s.addPDB("llm", 0, 1, map[string]string{"app": "llm"})
+		var arrival sync.Once
+		s.fault = func(c call) *fault {
+			if c.DryRun { // the first wave gets a pod while the dry runs are in flight
+				arrival.Do(func() { time.AfterFunc(0, func() { s.addPod("web", withStopTime(20*time.Second)) }) })
+			}
+			return nil
+		}
+		s.changeAfter(10*time.Second, func() { pdb.minHealthy = 1; s.wakeWatchers() })
+		_, err := runDrain(t, s, Options{TimeLimits: timeoutIn(time.Minute)})
+		check.ErrorContains(t, err, "llm-0-1")
+		for _, p := range []*simPod{free, denied} {
+			check.Is(t, 0, len(s.findRealRequests("evict", p)), p.Name)
 		}
 	})
 }

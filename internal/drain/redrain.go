@@ -44,7 +44,7 @@ func (d *Drain) awaitPodArrival(ctx context.Context) (arrived bool) {
 	for ctx.Err() == nil {
 		d.processInbox()
 		now := time.Now()
-		d.applyNewTimeLimits(now)
+		d.applyNewTerms(now)
 		next := earlierNonZero(d.applyDueTimers(now), now.Add(idleWait))
 		if !d.isEmpty() {
 			return true

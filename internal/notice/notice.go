@@ -151,6 +151,8 @@ type Snapshot struct {
 	Planned []Notice
 	// Incomplete is true if a part of the source was not read yet. No missing notice is then over (invariant I7).
 	Incomplete bool
+	// Ended lists the IDs of notices that have certainly ended, even if the snapshot is incomplete.
+	Ended []string
 	// Unreadable lists entries that could not be parsed. A notice with such an ID is neither updated nor over: its
 	// last good state stays valid. An entry with an empty ID could be any notice, so with such an entry no missing
 	// notice is over (invariant I7).
@@ -176,9 +178,12 @@ func (s Snapshot) HasNotice(id string) bool {
 	return slices.ContainsFunc(s.Notices, func(n Notice) bool { return n.ID == id })
 }
 
-// HasEnded reports whether the snapshot proves that a notice has ended. It returns false if the snapshot lists the
+// HasEnded reports whether the snapshot proves that a notice has ended. Unless it is in Ended, it returns false if the snapshot lists the
 // notice, also as planned. It also returns false if an unreadable entry, or a notice with a generated ID, may be this notice.
 func (s Snapshot) HasEnded(id string) bool {
+	if slices.Contains(s.Ended, id) {
+		return true
+	}
 	if s.Incomplete {
 		return false
 	}

@@ -43,6 +43,8 @@ type Options struct {
 	// WarnOnInvalidTemplates logs a warning for an invalid template instead of an error. Messages that the template cannot
 	// render are lost.
 	WarnOnInvalidTemplates bool
+	// TemplateData returns the data for the templates of message bodies; nil uses the Message itself.
+	TemplateData func(Message) any
 	// Wrap, if set, wraps each receiver's transport to measure requests.
 	Wrap func(http.RoundTripper) http.RoundTripper
 }
@@ -118,7 +120,7 @@ func newWorker(r Receiver, o Options, all families) (*worker, error) {
 	log := o.Log.With("receiver", r.Name)
 	w := &worker{receiver: &r, log: log, queue: newQueue(o.QueueSize), linger: o.Linger}
 	var err error
-	if w.writer, err = newRequestWriter(&r, log.Warn, o.WarnOnInvalidTemplates); err != nil {
+	if w.writer, err = newRequestWriter(&r, log.Warn, o.WarnOnInvalidTemplates, o.TemplateData); err != nil {
 		return nil, err
 	}
 	w.client = &client{connection: r.connection(), field: w.writer.fieldName, agent: o.UserAgent, wrap: o.Wrap}

@@ -33,12 +33,16 @@ type requestWriter struct {
 	source, urlSource string
 	secrets           secrets // what was read for the present request
 	warn              func(msg string, args ...any)
+	data              func(Message) any
 }
 
 // newRequestWriter reads the receiver's files and checks its templates with sample messages. If warnOnly is true, an
-// invalid template causes a warning instead of an error, see [Options].
-func newRequestWriter(r *Receiver, warn func(string, ...any), warnOnly bool) (*requestWriter, error) {
-	w := &requestWriter{r: r, warn: warn}
+// invalid template causes a warning instead of an error, see [Options]. data may be nil.
+func newRequestWriter(r *Receiver, warn func(string, ...any), warnOnly bool, data func(Message) any) (*requestWriter, error) {
+	if data == nil {
+		data = useMessage
+	}
+	w := &requestWriter{r: r, warn: warn, data: data}
 	text, err := w.readTemplate()
 	if err == nil {
 		w.body, err = w.compileAndTestTemplate(text, warnOnly)
@@ -57,7 +61,7 @@ func newRequestWriter(r *Receiver, warn func(string, ...any), warnOnly bool) (*r
 		err = nil // compileAndTestTemplate has logged a warning
 	}
 	if err == nil && w.url != nil {
-		err = checkSampleOutputs(w.url, r, checkURL)
+		err = checkSampleOutputs(w.url, r, useMessage, checkURL)
 	}
 	if err != nil && warnOnly {
 		w.warn("message cannot be made for a sample: such messages are lost", "err", w.secrets.redactError(err))
@@ -101,7 +105,7 @@ func (w *requestWriter) compileAndTestTemplate(text string, lenient bool) (*temp
 	if err != nil {
 		return nil, err
 	}
-	if err = checkSampleOutputs(t, w.r, nil); err != nil && lenient {
+	if err = checkSampleOutputs(t, w.r, w.data, nil); err != nil && lenient {
 		w.warn("template cannot be filled in for a sample: such messages are lost", "err", w.secrets.redactError(err))
 		return t, nil
 	}
@@ -156,7 +160,7 @@ func (w *requestWriter) newMessageRequest(m Message) (*http.Request, error) {
 	if w.body == nil {
 		return nil, w.broken
 	}
-	text, err := renderTemplate(w.body, m)
+	text, err := renderTemplate(w.body, w.data(m))
 	if err != nil {
 		return nil, err
 	}

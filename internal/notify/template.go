@@ -121,10 +121,10 @@ func ValidateTemplate(field, text string) error {
 	return err
 }
 
-// renderTemplate returns the output of a template for a message.
-func renderTemplate(t *template.Template, m Message) (string, error) {
+// renderTemplate returns the output of a template for a message, or for other data about it.
+func renderTemplate(t *template.Template, data any) (string, error) {
 	var out limitedBuffer
-	if err := t.Execute(&out, m); err == errTooLong { //nolint:errorlint // the writer's own error comes as it is, without a place
+	if err := t.Execute(&out, data); err == errTooLong { //nolint:errorlint // the writer's own error comes as it is, without a place
 		return "", fmt.Errorf("template: %s: %w", t.Name(), err)
 	} else if err != nil {
 		return "", err
@@ -132,16 +132,19 @@ func renderTemplate(t *template.Template, m Message) (string, error) {
 	return out.String(), nil
 }
 
+// useMessage returns the message itself as the data of a template.
+func useMessage(m Message) any { return m }
+
 // checkSampleOutputs renders a template with a sample message for each moment of the receiver. It returns the errors of
 // the template and of checkOutput.
-func checkSampleOutputs(t *template.Template, r *Receiver, checkOutput func(string) error) error {
+func checkSampleOutputs(t *template.Template, r *Receiver, data func(Message) any, checkOutput func(string) error) error {
 	now := time.Now()
 	var errs []error
 	for _, m := range Moments() {
 		if !r.wantsMoment(m) {
 			continue
 		}
-		out, err := renderTemplate(t, NewSampleMessage(m, now))
+		out, err := renderTemplate(t, data(NewSampleMessage(m, now)))
 		if err == nil && checkOutput != nil {
 			if err = checkOutput(out); err != nil {
 				err = fmt.Errorf("template: %s: %w", t.Name(), err)

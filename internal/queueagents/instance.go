@@ -342,7 +342,10 @@ func (c *Controller) syncHeartbeats(i *instance, nodes []*node, due []notice.Not
 	for _, d := range due {
 		n := i.notices[d.ID]
 		isDone := len(nodes) == 0 || n.approval != nil && n.approval.isCompleted() ||
-			slices.ContainsFunc(nodes, func(node *node) bool { r := node.reportOf(d.ID); return r != nil && r.Phase == string(agent.Acknowledged) })
+			slices.ContainsFunc(nodes, func(node *node) bool {
+				r := node.reportOf(d.ID)
+				return r != nil && r.Phase == string(agent.Acknowledged)
+			})
 		action := c.actionFor(d)
 		switch {
 		case n.approval == nil:

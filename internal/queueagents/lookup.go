@@ -6,10 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/service/ec2"
-	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
-
+	"github.com/slipway-dev/slipway/internal/notice/aws/queue"
 )
 
 // maxLookup is the largest number of instances in one request to EC2. A filter has at most 200 values.
@@ -51,40 +48,27 @@ func (c *Controller) lookUpInstances() {
 	})
 }
 
-func (c *Controller) describeInstances(ids []string) (map[string]types.Instance, error) {
+func (c *Controller) describeInstances(ids []string) (map[string]queue.Instance, error) {
 	ctx, cancel := context.WithTimeout(c.ctx, requestTimeout)
 	defer cancel()
-	found := map[string]types.Instance{}
-	// A filter, unlike a list of IDs, does not fail for an instance that does not exist.
-	input := &ec2.DescribeInstancesInput{Filters: []types.Filter{{Name: aws.String("instance-id"), Values: ids}}}
-	for {
-		out, err := c.options.Clients.EC2.DescribeInstances(ctx, input)
-		if err != nil {
-			return nil, err
-		}
-		for _, r := range out.Reservations {
-			for _, instance := range r.Instances {
-				found[aws.ToString(instance.InstanceId)] = instance
-			}
-		}
-		if aws.ToString(out.NextToken) == "" {
-			return found, nil
-		}
-		input.NextToken = out.NextToken
+	all, err := c.options.Clients.EC2.DescribeInstances(ctx, ids)
+	found := map[string]queue.Instance{}
+	for _, i := range all {
+		found[i.ID] = i
 	}
+	return found, err
 }
 
-func (c *Controller) recordLookup(ids []string, found map[string]types.Instance) {
+func (c *Controller) recordLookup(ids []string, found map[string]queue.Instance) {
 	for _, id := range ids {
 		i := c.instances[id]
 		if i == nil {
 			continue
 		}
 		instance := found[id]
-		hasTag := slices.ContainsFunc(instance.Tags, func(t types.Tag) bool { return aws.ToString(t.Key) == c.options.Config.ManagedTag })
-		i.isLookedUp, i.isForeign = true, c.options.Config.CheckTag && !hasTag
+		i.isLookedUp, i.isForeign = true, c.options.Config.CheckTag && !slices.Contains(instance.TagKeys, c.options.Config.ManagedTag)
 		if c.options.Config.UseNodeNameByDNS {
-			i.dnsName = aws.ToString(instance.PrivateDnsName)
+			i.dnsName = instance.PrivateDNSName
 		}
 		for _, n := range c.nodes {
 			if i.dnsName != "" && n.instance == "" && strings.EqualFold(n.Name, i.dnsName) {
@@ -94,4 +78,3 @@ func (c *Controller) recordLookup(ids []string, found map[string]types.Instance)
 		c.reconcile(id)
 	}
 }
-

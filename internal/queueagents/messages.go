@@ -32,9 +32,11 @@ func (c *Controller) resolveAll(i *instance, reason string) {
 // far as the policy requires.
 func (c *Controller) isHandled(i *instance, m *message, nodes []*node, planned []notice.Notice, now time.Time) bool {
 	e := &m.event
+	known := i.notices[e.NoticeID()]
 	switch {
 	case len(nodes) == 0:
-		return false // see deleteMessagesWithoutNode
+		// The Node may be gone before its agent has recorded the completion. For all others see deleteMessagesWithoutNode.
+		return known != nil && known.approval != nil && known.approval.isCompleted()
 	case e.Kind == queue.ASGLaunch:
 		return c.completeLaunch(m, nodes, now)
 	case e.Hook.Name != "" && m.hookTimeout == 0:
@@ -44,7 +46,6 @@ func (c *Controller) isHandled(i *instance, m *message, nodes []*node, planned [
 			return slices.ContainsFunc(nodes, func(n *node) bool { return n.hasRecord(id) })
 		})
 	}
-	known := i.notices[e.NoticeID()]
 	if known == nil {
 		return true // it has ended
 	}

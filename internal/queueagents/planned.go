@@ -38,7 +38,9 @@ func (c *Controller) syncPlanned(n *node, i *instance, later []notice.Notice, no
 			wanted = append(wanted, known.Notice)
 		}
 	}
-	isSame := func(a, b notice.Notice) bool { return a.ID == b.ID && a.NotBefore.Equal(b.NotBefore) && a.Type == b.Type }
+	isSame := func(a, b notice.Notice) bool {
+		return a.ID == b.ID && a.NotBefore.Equal(b.NotBefore) && a.Type == b.Type
+	}
 	for at := range wanted {
 		wanted[at] = wanted[at].TrimForRecord(i.id)
 	}

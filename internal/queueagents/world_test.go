@@ -17,8 +17,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	astypes "github.com/aws/aws-sdk-go-v2/service/autoscaling/types"
-	"github.com/aws/aws-sdk-go-v2/service/ec2"
-	ec2types "github.com/aws/aws-sdk-go-v2/service/ec2/types"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/aws/smithy-go"
@@ -125,11 +123,15 @@ func (w *world) start() (kill func()) {
 func (w *world) copyNodes() []kubeapi.Node {
 	var all []kubeapi.Node
 	for _, name := range slices.Sorted(maps.Keys(w.nodes)) {
-		n := *w.nodes[name]
-		n.Annotations = maps.Clone(n.Annotations)
-		all = append(all, n)
+		all = append(all, copyNode(w.nodes[name]))
 	}
 	return all
+}
+
+func copyNode(n *kubeapi.Node) kubeapi.Node {
+	copied := *n
+	copied.Annotations, copied.Status.Conditions = maps.Clone(n.Annotations), slices.Clone(n.Status.Conditions)
+	return copied
 }
 
 // setNode adds or changes a Node, and tells the watch.
@@ -144,8 +146,7 @@ func (w *world) setNode(name string, change func(n *kubeapi.Node)) {
 	change(n)
 	w.version++
 	n.ResourceVersion = strconv.Itoa(w.version)
-	seen := *n
-	seen.Annotations = maps.Clone(n.Annotations)
+	seen := copyNode(n)
 	watch := w.watch
 	w.mu.Unlock()
 	if watch != nil {
@@ -307,24 +308,15 @@ func (f *fakeAWS) ChangeMessageVisibilityBatch(_ context.Context, in *sqs.Change
 	return &sqs.ChangeMessageVisibilityBatchOutput{}, nil
 }
 
-func (f *fakeAWS) DescribeInstances(_ context.Context, in *ec2.DescribeInstancesInput, _ ...func(*ec2.Options)) (*ec2.DescribeInstancesOutput, error) {
-	err := f.w.begin(f.process, "describe")
+func (f *fakeAWS) DescribeInstances(_ context.Context, ids []string) (all []queue.Instance, err error) {
+	err = f.w.begin(f.process, "describe")
 	defer f.w.mu.Unlock()
-	if err != nil {
-		return nil, err
-	}
-	var out ec2types.Reservation
-	for _, id := range in.Filters[0].Values {
-		if f.w.tags[id] == nil && f.w.dnsNames[id] == "" {
-			continue
+	for _, id := range ids {
+		if f.w.tags[id] != nil || f.w.dnsNames[id] != "" {
+			all = append(all, queue.Instance{ID: id, PrivateDNSName: f.w.dnsNames[id], TagKeys: f.w.tags[id]})
 		}
-		i := ec2types.Instance{InstanceId: aws.String(id), PrivateDnsName: aws.String(f.w.dnsNames[id])}
-		for _, tag := range f.w.tags[id] {
-			i.Tags = append(i.Tags, ec2types.Tag{Key: aws.String(tag), Value: aws.String("")})
-		}
-		out.Instances = append(out.Instances, i)
 	}
-	return &ec2.DescribeInstancesOutput{Reservations: []ec2types.Reservation{out}}, nil
+	return all, err
 }
 
 func (f *fakeAWS) CompleteLifecycleAction(_ context.Context, in *autoscaling.CompleteLifecycleActionInput, _ ...func(*autoscaling.Options)) (*autoscaling.CompleteLifecycleActionOutput, error) {
@@ -450,7 +442,7 @@ func (a *fakeAgent) Run(ctx context.Context) error {
 			}
 			a.removeEnded(now)
 			notices = now
-		case <-time.After(time.Second):
+		case <-time.After(5 * time.Second):
 		}
 	}
 }
@@ -491,7 +483,9 @@ func (a *fakeAgent) removeEnded(now map[string]notice.Notice) {
 	a.w.mu.Unlock()
 	for _, r := range reports {
 		if _, listed := now[r.ID]; !listed {
-			a.w.setNode(a.node, func(node *kubeapi.Node) { delete(node.Annotations, cordon.AnnotationKey(report.ClaimOwner(r.Source, r.ID))) })
+			a.w.setNode(a.node, func(node *kubeapi.Node) {
+				delete(node.Annotations, cordon.AnnotationKey(report.ClaimOwner(r.Source, r.ID)))
+			})
 		}
 	}
 }

@@ -73,11 +73,13 @@ func eventsPage() string {
 				continue
 			}
 			for _, kind := range notice.Interruptions() {
-				words, ok := v.voice(agent.EventTrigger{Reason: agent.EventReason(c.value), Notice: notice.Notice{Source: azure.SourceName, Type: kind}})
-				row := fmt.Sprintf("| `%s` | `%s` | `%s` | %s | %s |\n", v.command, c.value, words.Reason, words.Type, cellEscaper.Replace(words.Message))
-				if ok && !strings.Contains(b.String(), row) {
-					b.WriteString(row)
-					count++
+				all, _ := v.voice(agent.EventTrigger{Reason: agent.EventReason(c.value), Notice: notice.Notice{Source: azure.SourceName, Type: kind}})
+				for _, words := range all {
+					row := fmt.Sprintf("| `%s` | `%s` | `%s` | %s | %s |\n", v.command, c.value, words.Reason, words.Type, cellEscaper.Replace(words.Message))
+					if !strings.Contains(b.String(), row) {
+						b.WriteString(row)
+						count++
+					}
 				}
 			}
 		}

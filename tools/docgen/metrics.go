@@ -205,19 +205,20 @@ func labelValues() map[string]labelDoc {
 // agentLabels returns the possible label values of the metrics of agents and of slipway cloudpool.
 func agentLabels() map[string]labelDoc {
 	return map[string]labelDoc{
-		"slipway_agent_notices_total.action":             {values: toStrings(agent.Actions())},
-		"slipway_agent_polls_total.result":               {values: append(namedConstants("internal/agent", "pollOK"), toStrings(poll.Classes())...)},
-		"slipway_drain_pods.state":                       {values: argumentStrings("internal/agent", "drainPods.With", 0)},
-		"slipway_drain_blocked_pods.reason":              {values: listedConstants("internal/agent", "obstacleLabels", "internal/drain")},
-		"slipway_drains_total.outcome":                   {values: constantsOfType("internal/drain", "Outcome")},
-		"slipway_drain_pod_ends_total.end":               {values: constantsOfType("internal/drain", "PodEnd")},
-		"slipway_surges_total.result":                    {values: append(namedConstants("internal/agent", "surgeSucceeded"), surge.FailureReasons...)},
-		"slipway_surge_refusals_total.reason":            {values: surge.RefusalReasons},
-		"slipway_notifications_total.result":             {values: argumentStrings("internal/notify", "results.With", 1)},
-		"slipway_cloudpool_requests_total.handling":      {values: returnedStrings("internal/cloudpool/httpserver", "serveRequest", "serveSlipwayAPI", "servePoolRequest", "forwardOrServeNative")},
-		"slipway_cloudpool_updates_total.kind":           {values: constantsOfType("internal/cloudpool/controller", "Kind")},
-		"slipway_cloudpool_updates_total.result":         {values: constantsOfType("api/v1alpha1", "PoolUpdateResult")},
-		"slipway_cloudpool_update_duration_seconds.kind": {values: constantsOfType("internal/cloudpool/controller", "Kind")},
+		"slipway_agent_notices_total.action":               {values: toStrings(agent.Actions())},
+		"slipway_agent_last_read_timestamp_seconds.source": {open: "name of a source of notices, such as `azure`, `aws-events` or `gce-spot`"},
+		"slipway_agent_polls_total.result":                 {values: append(namedConstants("internal/agent", "pollOK"), toStrings(poll.Classes())...)},
+		"slipway_drain_pods.state":                         {values: argumentStrings("internal/agent", "drainPods.With", 0)},
+		"slipway_drain_blocked_pods.reason":                {values: listedConstants("internal/agent", "obstacleLabels", "internal/drain")},
+		"slipway_drains_total.outcome":                     {values: constantsOfType("internal/drain", "Outcome")},
+		"slipway_drain_pod_ends_total.end":                 {values: constantsOfType("internal/drain", "PodEnd")},
+		"slipway_surges_total.result":                      {values: append(namedConstants("internal/agent", "surgeSucceeded"), surge.FailureReasons...)},
+		"slipway_surge_refusals_total.reason":              {values: surge.RefusalReasons},
+		"slipway_notifications_total.result":               {values: argumentStrings("internal/notify", "results.With", 1)},
+		"slipway_cloudpool_requests_total.handling":        {values: returnedStrings("internal/cloudpool/httpserver", "serveRequest", "serveSlipwayAPI", "servePoolRequest", "forwardOrServeNative")},
+		"slipway_cloudpool_updates_total.kind":             {values: constantsOfType("internal/cloudpool/controller", "Kind")},
+		"slipway_cloudpool_updates_total.result":           {values: constantsOfType("api/v1alpha1", "PoolUpdateResult")},
+		"slipway_cloudpool_update_duration_seconds.kind":   {values: constantsOfType("internal/cloudpool/controller", "Kind")},
 	}
 }
 

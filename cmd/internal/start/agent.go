@@ -18,7 +18,9 @@ import (
 
 	"github.com/slipway-dev/slipway/internal/agent"
 	"github.com/slipway-dev/slipway/internal/config"
+	"github.com/slipway-dev/slipway/internal/cordon"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/notice"
 	"github.com/slipway-dev/slipway/internal/notice/condition"
 	"github.com/slipway-dev/slipway/internal/notice/poll"
 	"github.com/slipway-dev/slipway/internal/notify"
@@ -42,6 +44,10 @@ const (
 type AgentOptions struct {
 	// EventFormatter changes the texts of Kubernetes Events.
 	EventFormatter agent.EventFormatter
+	// ActionFor is the field of agent.NoticePolicy. TaintsFor and LabelsFor are those of agent.Options.
+	ActionFor func(notice.Notice) (agent.Action, bool)
+	TaintsFor func(notice.Notice) []cordon.Taint
+	LabelsFor func(n notice.Notice, first time.Time) map[string]string
 	// RegisterMetrics registers additional metrics.
 	RegisterMetrics func(*observe.Registry)
 	// WrapTransport wraps the transport of requests to APIServer, Metadata or Receivers, for example to measure them.
@@ -57,8 +63,11 @@ type AgentOptions struct {
 	OnResourceName func(resource string)
 	// WrapLogHandler wraps the log handler.
 	WrapLogHandler func(slog.Handler) slog.Handler
-	// WarnOfTemplates is the option of notify.Options.
+	// WarnOfTemplates and TemplateData are options of notify.Options.
 	WarnOfTemplates bool
+	TemplateData    func(notify.Message) any
+	// WrapSource wraps the source of the cloud's notices. node is nil if it was not read.
+	WrapSource func(source agent.Source, node *kubeapi.Node) agent.Source
 	// NewRoutes returns additional HTTP handlers. They override /metrics, /healthz and /readyz for the same path.
 	NewRoutes func(AgentAccess) map[string]http.Handler
 	// OpenTracing creates the trace exporter. If nil, traces are not supported.
@@ -141,6 +150,7 @@ func RunAgentWithOptions(ctx context.Context, c config.Agent, x AgentOptions, st
 	registry := observe.NewRegistry()
 	notifier, err := notify.NewNotifier(c.Notifications, notify.Options{
 		Log: log, Metrics: registry, UserAgent: "slipway-agent/" + Version(), Wrap: x.newTransportWrapper(Receivers), WarnOnInvalidTemplates: x.WarnOfTemplates,
+		TemplateData: x.TemplateData,
 	})
 	if err != nil {
 		return err
@@ -228,6 +238,7 @@ func newAgent(c config.Agent, x AgentOptions, own instance, log *slog.Logger, tr
 		Metrics: metrics, Heartbeat: alive, Tracer: tracer, Log: log,
 	}
 	maps.Copy(o.Policy.ActionByCondition, x.Conditions)
+	o.Policy.ActionFor, o.TaintsFor, o.LabelsFor = x.ActionFor, x.TaintsFor, x.LabelsFor
 	var metadata condition.MetadataSource = noMetadata{}
 	parts := cloudParts{c, own.resource, api, x.newTransportWrapper(Metadata), x.combinePollObservers(metrics), log}
 	if own.cloud != config.CloudNone {
@@ -240,6 +251,9 @@ func newAgent(c config.Agent, x AgentOptions, own instance, log *slog.Logger, tr
 		}
 		o.InstanceName, metadata = support.instanceName, cloud.source
 		o.Sources = append([]agent.Source{cloud.source}, x.Sources...)
+		if x.WrapSource != nil {
+			o.Sources[0] = x.WrapSource(cloud.source, own.node)
+		}
 	}
 	plugins, err := openExternalSources(parts)
 	if err != nil {
@@ -318,14 +332,14 @@ func (x AgentOptions) combinePollObservers(own poll.Observer) poll.Observer {
 
 type observerPair struct{ first, second poll.Observer }
 
-func (b observerPair) FetchSucceeded(took time.Duration) {
-	b.first.FetchSucceeded(took)
-	b.second.FetchSucceeded(took)
+func (b observerPair) FetchSucceeded(source string, took time.Duration) {
+	b.first.FetchSucceeded(source, took)
+	b.second.FetchSucceeded(source, took)
 }
 
-func (b observerPair) FetchFailed(err error, class poll.Class) {
-	b.first.FetchFailed(err, class)
-	b.second.FetchFailed(err, class)
+func (b observerPair) FetchFailed(source string, err error, class poll.Class) {
+	b.first.FetchFailed(source, err, class)
+	b.second.FetchFailed(source, err, class)
 }
 
 // runWithNotifier runs part and sends notifications at the same time. After part has ended, it sends the remaining

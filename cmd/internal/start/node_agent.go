@@ -51,6 +51,7 @@ func NewNodeAgents(ctx context.Context, c config.Agent, x AgentOptions, stderr i
 	}
 	if n.notifier, err = notify.NewNotifier(c.Notifications, notify.Options{
 		Log: log, Metrics: n.Registry, UserAgent: "slipway-agent/" + Version(), Wrap: x.newTransportWrapper(Receivers), WarnOnInvalidTemplates: x.WarnOfTemplates,
+		TemplateData: x.TemplateData,
 	}); err != nil {
 		return nil, err
 	}
@@ -121,7 +122,11 @@ func (n *NodeAgents) RunNotified(ctx context.Context, part func(context.Context)
 }
 
 // Policy returns the policy of the agents.
-func (n *NodeAgents) Policy() agent.NoticePolicy { return n.config.BuildNoticePolicy() }
+func (n *NodeAgents) Policy() agent.NoticePolicy {
+	policy := n.config.BuildNoticePolicy()
+	policy.ActionFor = n.options.ActionFor
+	return policy
+}
 
 // Close sends the remaining spans.
 func (n *NodeAgents) Close() { n.close() }

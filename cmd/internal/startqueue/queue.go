@@ -244,4 +244,3 @@ func (q *Queue) reportUnreadable(ctx context.Context, m queue.Message, err error
 
 // maxEventBytes is the largest message of an Event that the API server accepts.
 const maxEventBytes = 1000
-

@@ -1,6 +1,6 @@
 // Package agent measures the agent on a real control plane. It runs the released binary with its default flags. The
-// agent polls the Azure emulator every second. Each measurement checks its own conditions, and fails if they are not
-// met.
+// agent reads the notices of an emulated cloud: most measurements use Azure, and some are repeated with AWS and Google.
+// Each measurement checks its own conditions, and fails if they are not met.
 package agent
 
 import (
@@ -10,7 +10,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -62,10 +61,12 @@ const approvalDelay = 2 * time.Second
 
 type agentBench struct {
 	*testbed.Testbed
-	opts   Options
-	pool   controlplane.AKSPool
-	random *rand.Rand
-	idle   *idleAgent // while it is measured
+	opts    Options
+	pool    controlplane.AKSPool
+	random  *rand.Rand
+	closers []func()      // they end what runs during several measurements
+	floor   time.Duration // the result of timeBareClient; 0 before
+	patches time.Duration // the result of timePatches; 0 before
 }
 
 // RunBenchmarks runs the measurements that Options.Only selects. If it runs all, it takes IdleWindow plus about one
@@ -96,6 +97,9 @@ func RunBenchmarks(ctx context.Context, o Options) (_ []result.Result, err error
 		return nil, err
 	}
 	defer func() {
+		for _, end := range b.closers {
+			end()
+		}
 		if stopped := b.Stop(); err == nil {
 			err = stopped
 		}
@@ -103,29 +107,43 @@ func RunBenchmarks(ctx context.Context, o Options) (_ []result.Result, err error
 	if err := b.AddPool(ctx, b.pool, machines); err != nil {
 		return nil, err
 	}
-	return b.runMeasurements(ctx, chosen)
+	results, err := b.runMeasurements(ctx, chosen)
+	return append(results, compareClouds(results)...), err
 }
 
 // measurement is a function that measures, and the name that Options.Only selects it by.
 type measurement struct {
 	name string
 	run  func(context.Context) ([]result.Result, error)
+	// prepare, if set, is called before all measurements. It starts what run measures in parallel with the others.
+	prepare func(context.Context) error
 }
 
 // idleMeasure is the name of the measurement of an idle agent. This measurement runs in parallel with all others.
 const idleMeasure = "idle agent, until its measuring time ends"
 
 func (b *agentBench) listMeasurements() []measurement {
-	return []measurement{
-		{"notice to cordon", b.measureCordons},
-		{"notice to evictions, one PDB per app", b.measureEvictionsPerApp},
-		{"notice to evictions, one PDB for all", b.measureEvictionsOnePDB},
-		{"memory while draining", b.measurePeakMemory},
-		{"the demo's Spot notice", b.measureSpotNotice},
-		{"a Spot notice while Node requests hang", b.measureHangingNodes},
-		{idleMeasure, b.measureIdleAgent},
-		{"binary", b.measureBinarySize},
+	azureIdle := &idleAgent{b: b, start: b.startIdleAzureAgent}
+	all := []measurement{
+		{name: "notice to cordon", run: b.measureCordons},
+		{name: "notice to evictions, one PDB per app", run: b.measureEvictionsPerApp},
+		{name: "notice to evictions, one PDB for all", run: b.measureEvictionsOnePDB},
+		{name: "memory while draining", run: b.measurePeakMemory},
+		{name: "the demo's Spot notice", run: b.measureSpotNotice},
+		{name: "a Spot notice while Node requests hang", run: b.measureHangingNodes},
+		{name: "binary", run: b.measureBinarySize},
 	}
+	idle := []measurement{{idleMeasure, azureIdle.awaitResults, azureIdle.begin}}
+	for _, c := range b.listClouds() {
+		all = append(all,
+			measurement{name: c.prefix() + "notice to cordon", run: c.measureCordons},
+			measurement{name: c.prefix() + "notice to evictions", run: c.measureEvictions},
+			measurement{name: c.prefix() + "memory while draining", run: c.measurePeakMemory},
+		)
+		a := &idleAgent{b: b, prefix: c.prefix(), start: c.startIdleAgent}
+		idle = append(idle, measurement{c.prefix() + idleMeasure, a.awaitResults, a.begin})
+	}
+	return append(all, idle...)
 }
 
 // selectMeasurements returns the measurements with names that contain the given text.
@@ -145,12 +163,13 @@ func selectMeasurements(all []measurement, text string) ([]measurement, error) {
 }
 
 func (b *agentBench) runMeasurements(ctx context.Context, chosen []measurement) ([]result.Result, error) {
-	if slices.ContainsFunc(chosen, func(m measurement) bool { return m.name == idleMeasure }) {
-		var err error
-		if b.idle, err = b.startIdleAgent(ctx); err != nil {
-			return nil, fmt.Errorf("idle agent: %w", err)
+	for _, m := range chosen {
+		if m.prepare == nil {
+			continue
 		}
-		defer b.idle.stop()
+		if err := m.prepare(ctx); err != nil {
+			return nil, fmt.Errorf("%s: %w", m.name, err)
+		}
 	}
 	var results []result.Result
 	for _, m := range chosen {
@@ -174,8 +193,11 @@ func (b *agentBench) startAgent(ctx context.Context, instance int) (*testbed.Age
 // describeSetup returns text that describes a measurement's own conditions, followed by the conditions of all
 // measurements.
 func (b *agentBench) describeSetup(format string, args ...any) string {
-	return fmt.Sprintf(format, args...) + fmt.Sprintf("; %d nodes, Kubernetes %s, %d cores for everything, poll interval %s",
-		machines, b.Version(), runtime.NumCPU(), source.DefaultInterval)
+	return fmt.Sprintf(format, args...) + fmt.Sprintf("; %d nodes, %s, poll interval %s", machines, b.describeMachine(), source.DefaultInterval)
+}
+
+func (b *agentBench) describeMachine() string {
+	return fmt.Sprintf("Kubernetes %s, %d cores for everything", b.Version(), runtime.NumCPU())
 }
 
 // maxBoundRatio is the target of the agent's times as a multiple of their bounds.
@@ -183,11 +205,11 @@ const maxBoundRatio = 1.1
 
 // newBoundResults returns the bound of a time and the time as a multiple of it. The bound is the longest time that a notice
 // waits for the next poll, and what the API server needs without an agent.
-func (b *agentBench) newBoundResults(name string, took, bound time.Duration, setup string) []result.Result {
+func newBoundResults(prefix, name string, took, bound time.Duration, setup string) []result.Result {
 	return []result.Result{
-		{Name: "bound: " + name, Value: bound.Seconds(), Unit: "s", Setup: setup},
+		{Name: prefix + "bound: " + name, Value: bound.Seconds(), Unit: "s", Setup: setup},
 		{
-			Name: "as a multiple of the bound, " + name, Value: took.Seconds() / bound.Seconds(), Unit: "times",
+			Name: prefix + "as a multiple of the bound, " + name, Value: took.Seconds() / bound.Seconds(), Unit: "times",
 			Target: result.AtMost(maxBoundRatio), Setup: setup,
 		},
 	}

@@ -34,7 +34,7 @@ func (b *agentBench) measureHangingNodes(ctx context.Context) ([]result.Result, 
 	app := func(name, stop string) workload.App {
 		return workload.App{Namespace: namespace, Name: name, Replicas: hangingPods / 3, NodeSelector: podSelector(namespace), StopSeconds: stop}
 	}
-	if _, err := b.runWorkload(ctx, namespace, hangingMachine, hangingPods, objects, app("quick", "1").Deployment(),
+	if _, err := b.runWorkload(ctx, namespace, b.place(hangingMachine), hangingPods, objects, app("quick", "1").Deployment(),
 		app("slow", "8").Deployment(), app("slowest", "16").Deployment()); err != nil {
 		return nil, err
 	}

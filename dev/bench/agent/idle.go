@@ -3,9 +3,11 @@ package agent
 import (
 	"context"
 	"fmt"
+	"net/url"
 	"time"
 
 	"github.com/slipway-dev/slipway/dev/bench/audit"
+	"github.com/slipway-dev/slipway/dev/bench/metadata"
 	"github.com/slipway-dev/slipway/dev/bench/result"
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
@@ -17,30 +19,48 @@ const (
 	scrapeInterval = 15 * time.Second
 )
 
-// idleAgent is an agent that gets no notice for its machine. It reads the same document of events as the other
-// agents, because their machines are in one scale set.
+// idleAgent is an agent that gets no notice for its machine.
 type idleAgent struct {
-	b     *agentBench
-	agent *testbed.Agent
-	since time.Time
-	stop  context.CancelFunc
-	done  chan struct{}
+	b      *agentBench
+	prefix string // of the names of its results
+	// start starts the agent. It returns the metadata service that only this agent reads, and text for the conditions.
+	start func(context.Context) (agent *testbed.Agent, service *metadata.Server, setup string, err error)
+
+	agent   *testbed.Agent
+	service *metadata.Server
+	setup   string
+	since   time.Time
+	done    chan struct{}
 
 	// Results of the samples. Read them after done is closed.
-	largest int64
-	err     error
+	largest  int64
+	metadata int // requests
+	err      error
 }
 
-// startIdleAgent starts an agent, and measures its memory in the background.
-func (b *agentBench) startIdleAgent(ctx context.Context) (*idleAgent, error) {
-	w := &idleAgent{b: b, since: time.Now(), done: make(chan struct{})}
-	var err error
-	if w.agent, err = b.startAgent(ctx, idleMachine); err != nil {
-		return nil, err
+// begin starts the agent, and measures its memory in the background.
+func (w *idleAgent) begin(ctx context.Context) (err error) {
+	w.since, w.done = time.Now(), make(chan struct{})
+	if w.agent, w.service, w.setup, err = w.start(ctx); err != nil {
+		return err
 	}
-	ctx, w.stop = context.WithDeadline(ctx, w.since.Add(b.opts.IdleTime))
+	ctx, stop := context.WithDeadline(ctx, w.since.Add(w.b.opts.IdleTime))
+	w.b.closers = append(w.b.closers, stop)
 	go w.sampleMemory(ctx)
-	return w, nil
+	return nil
+}
+
+// startIdleAzureAgent starts an idle agent on Azure. It reads the same document of events as the other agents, because
+// their machines are in one scale set.
+func (b *agentBench) startIdleAzureAgent(ctx context.Context) (*testbed.Agent, *metadata.Server, string, error) {
+	service := metadata.NewServer(b.Azure.Handler())
+	b.closers = append(b.closers, service.Close)
+	target, err := url.Parse(b.ScheduledEventsURL(b.pool, idleMachine))
+	if err != nil {
+		return nil, nil, "", err
+	}
+	agent, err := b.StartAgent(ctx, b.pool, idleMachine, "--endpoint", service.URL()+target.RequestURI())
+	return agent, service, b.describeSetup("other machines of its scale set have notices"), err
 }
 
 // sampleMemory reads the agent's resident memory periodically until ctx ends, and stores the largest value.
@@ -62,14 +82,11 @@ func (w *idleAgent) sampleMemory(ctx context.Context) {
 		}
 		select {
 		case <-ctx.Done():
+			w.metadata = w.service.Requests()
 			return
 		case <-ticker.C:
 		}
 	}
-}
-
-func (b *agentBench) measureIdleAgent(ctx context.Context) ([]result.Result, error) {
-	return b.idle.awaitResults(ctx)
 }
 
 // awaitResults waits for the end of the measuring time, and returns the results.
@@ -92,22 +109,25 @@ func (w *idleAgent) awaitResults(ctx context.Context) ([]result.Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	if w.metadata < 2 {
+		return nil, fmt.Errorf("%d requests to the metadata service; the agent did not read it", w.metadata)
+	}
 	window := w.b.opts.IdleTime.String()
 	if w.b.opts.IdleTime != IdleWindow {
 		window += " INSTEAD OF " + IdleWindow.String()
 	}
-	setup := w.b.describeSetup("%s from the start of the process, metrics read every %s, other machines of its scale set "+
-		"have notices", window, scrapeInterval)
+	setup := fmt.Sprintf("%s from the start of the process, metrics read every %s; %s", window, scrapeInterval, w.setup)
 	return []result.Result{
 		{
-			Name: "agent memory, idle, resident", Value: toMebibytes(w.largest), Unit: "MiB", Target: result.AtMost(16),
+			Name: w.prefix + idleMemoryName, Value: toMebibytes(w.largest), Unit: "MiB", Target: result.AtMost(16),
 			Setup: setup + fmt.Sprintf("; the maximum of samples every %s", sampleInterval),
 		},
 		{
-			Name: "API requests by an idle agent in 10 minutes, without one watch", Value: float64(requests), Unit: "requests",
+			Name: w.prefix + idleRequestsName, Value: float64(requests), Unit: "requests",
 			Target: result.AtMost(2), Setup: setup,
 		},
-		{Name: "CPU time of an idle agent in 10 minutes", Value: cpu.Seconds(), Unit: "s", Setup: setup},
+		{Name: w.prefix + "requests to the metadata service by an idle agent in 10 minutes", Value: float64(w.metadata), Unit: "requests", Setup: setup},
+		{Name: w.prefix + "CPU time of an idle agent in 10 minutes", Value: cpu.Seconds(), Unit: "s", Setup: setup},
 	}, nil
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/slipway-dev/slipway/dev/azure"
 	"github.com/slipway-dev/slipway/dev/bench/result"
+	"github.com/slipway-dev/slipway/dev/testbed"
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
@@ -22,19 +23,7 @@ const (
 
 // measurePeakMemory measures the peak memory of an agent while it drains a node with many pods.
 func (b *agentBench) measurePeakMemory(ctx context.Context) ([]result.Result, error) {
-	app := func(name, maxUnavailable string) workload.App {
-		return workload.App{
-			Namespace: "memory", Name: name, Replicas: memoryPods / 2, NodeSelector: podSelector("memory"), MaxUnavailable: maxUnavailable,
-			Annotations: map[string]string{"bench.slipway.dev/weight": strings.Repeat("slipway ", annotationBytes/8)},
-		}
-	}
-	guarded, free := app("guarded", "25%"), app("free", "100%")
-	pods, err := b.runWorkload(ctx, "memory", memoryMachine, memoryPods, workload.NewNamespace("memory"),
-		guarded.Deployment(), guarded.PodDisruptionBudget(), free.Deployment(), free.PodDisruptionBudget())
-	if err != nil {
-		return nil, err
-	}
-	size, err := averagePodSize(pods)
+	pods, err := b.runMemoryPods(ctx, "memory", b.place(memoryMachine))
 	if err != nil {
 		return nil, err
 	}
@@ -46,34 +35,54 @@ func (b *agentBench) measurePeakMemory(ctx context.Context) ([]result.Result, er
 	if err != nil {
 		return nil, err
 	}
-	_, peak, err := agent.ResidentMemory()
+	results, err := newPeakResults("", agent, b.describeSetup("%s", describeMemoryPods(pods)))
 	if err != nil {
-		return nil, fmt.Errorf("memory of the agent after the drain: %w", err)
+		return nil, err
 	}
 	ledger, err := b.awaitLedger(ctx, event.EventID)
 	if err != nil {
 		return nil, err
 	}
-	if err := checkAllFinished(ledger, memoryPods); err != nil {
-		return nil, err
+	return results, checkAllFinished(ledger, memoryPods)
+}
+
+// runMemoryPods runs memoryPods large pods on a node. A PDB limits half of them.
+func (b *agentBench) runMemoryPods(ctx context.Context, name string, p place) ([]corev1.Pod, error) {
+	app := func(app, maxUnavailable string) workload.App {
+		return workload.App{
+			Namespace: name, Name: app, Replicas: memoryPods / 2, NodeSelector: podSelector(name), MaxUnavailable: maxUnavailable,
+			Annotations: map[string]string{"bench.slipway.dev/weight": strings.Repeat("slipway ", annotationBytes/8)},
+		}
 	}
-	return []result.Result{{
-		Name:  fmt.Sprintf("agent memory while draining %d pods, peak resident", memoryPods),
-		Value: toMebibytes(peak), Unit: "MiB", Target: result.AtMost(30),
-		Setup: b.describeSetup("VmHWM from the start of the process to its approval of a Spot notice; pods of %.1f KiB of JSON, "+
-			"half of them with a PDB of 25%%", float64(size)/(1<<10)),
-	}}, nil
+	guarded, free := app("guarded", "25%"), app("free", "100%")
+	return b.runWorkload(ctx, name, p, memoryPods, workload.NewNamespace(name),
+		guarded.Deployment(), guarded.PodDisruptionBudget(), free.Deployment(), free.PodDisruptionBudget())
+}
+
+// describeMemoryPods describes a measurement with the pods of runMemoryPods.
+func describeMemoryPods(pods []corev1.Pod) string {
+	return fmt.Sprintf("VmHWM from the start of the process to the end of its drain after a Spot notice; pods of %.1f KiB of JSON, half of "+
+		"them with a PDB of 25%%", float64(averagePodSize(pods))/(1<<10))
+}
+
+// newPeakResults reads the peak memory of an agent that has drained its node.
+func newPeakResults(prefix string, agent *testbed.Agent, setup string) ([]result.Result, error) {
+	_, peak, err := agent.ResidentMemory()
+	if err != nil {
+		return nil, fmt.Errorf("memory of the agent after the drain: %w", err)
+	}
+	return []result.Result{{Name: prefix + peakMemoryName, Value: toMebibytes(peak), Unit: "MiB", Target: result.AtMost(30), Setup: setup}}, nil
 }
 
 // averagePodSize returns the average size of a pod's JSON in bytes.
-func averagePodSize(pods []corev1.Pod) (int, error) {
+func averagePodSize(pods []corev1.Pod) int {
 	total := 0
 	for _, p := range pods {
 		raw, err := json.Marshal(p)
 		if err != nil {
-			return 0, err
+			panic(err) // a pod that was read can be written
 		}
 		total += len(raw)
 	}
-	return total / len(pods), nil
+	return total / len(pods)
 }

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/dev/controlplane"
 	"github.com/slipway-dev/slipway/dev/testbed"
 	"github.com/slipway-dev/slipway/dev/workload"
 )
@@ -25,42 +26,60 @@ func podSelector(name string) map[string]string {
 	return map[string]string{"bench.slipway.dev/" + name: ""}
 }
 
-// runWorkload creates a workload, and waits until all its pods run on the given instance. The pods must have the
-// node selector podSelector(name). Then runWorkload labels the refuge machines, so that evicted pods can be
-// scheduled there. It returns the pods.
-func (b *agentBench) runWorkload(ctx context.Context, name string, instance, pods int, objects ...runtime.Object) ([]corev1.Pod, error) {
+// place is a node that a workload runs on, and the nodes for the replacements of its evicted pods.
+type place struct {
+	node    string
+	refuges []string
+}
+
+// place returns a machine of the Azure pool.
+func (b *agentBench) place(machine int) place {
+	return newPlace(b.pool, machine, firstRefuge, refugeMachines)
+}
+
+// newPlace returns a machine of a pool. The refuges are the count machines from first on.
+func newPlace(pool controlplane.AKSPool, machine, first, count int) place {
+	p := place{node: pool.NodeName(machine)}
+	for i := range count {
+		p.refuges = append(p.refuges, pool.NodeName(first+i))
+	}
+	return p
+}
+
+// runWorkload creates a workload, and waits until all its pods run on the node. The pods must have the node selector
+// podSelector(name). Then runWorkload labels the refuges, so that evicted pods can be scheduled there. It returns the
+// pods.
+func (b *agentBench) runWorkload(ctx context.Context, name string, p place, pods int, objects ...runtime.Object) ([]corev1.Pod, error) {
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
-	if err := b.labelNode(ctx, instance, name); err != nil {
+	if err := b.labelNode(ctx, p.node, name); err != nil {
 		return nil, err
 	}
 	if err := workload.CreateAndAwait(ctx, b.Client(), objects...); err != nil {
 		return nil, err
 	}
-	for i := range refugeMachines {
-		if err := b.labelNode(ctx, firstRefuge+i, name); err != nil {
+	for _, refuge := range p.refuges {
+		if err := b.labelNode(ctx, refuge, name); err != nil {
 			return nil, err
 		}
 	}
-	node := b.pool.NodeName(instance)
 	list, err := b.Client().CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
-		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String(),
+		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", p.node).String(),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("pods on %s: %w", node, err)
+		return nil, fmt.Errorf("pods on %s: %w", p.node, err)
 	}
 	if len(list.Items) != pods {
-		return nil, fmt.Errorf("%d pods run on %s, want %d", len(list.Items), node, pods)
+		return nil, fmt.Errorf("%d pods run on %s, want %d", len(list.Items), p.node, pods)
 	}
 	return list.Items, nil
 }
 
-func (b *agentBench) labelNode(ctx context.Context, instance int, name string) error {
+func (b *agentBench) labelNode(ctx context.Context, node, name string) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": podSelector(name)}})
 	if err != nil {
 		return err
 	}
-	node := b.pool.NodeName(instance)
 	if _, err := b.Client().CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		return fmt.Errorf("labelling node %s: %w", node, err)
 	}

@@ -17,7 +17,7 @@ import (
 func (b *agentBench) measureSpotNotice(ctx context.Context) ([]result.Result, error) {
 	const namespace, pods = "spot", workload.SpotPods
 	objects := append([]runtime.Object{workload.NewNamespace(namespace)}, workload.NewSpotApps(namespace, podSelector("spot")).Objects()...)
-	if _, err := b.runWorkload(ctx, "spot", spotMachine, pods, objects...); err != nil {
+	if _, err := b.runWorkload(ctx, "spot", b.place(spotMachine), pods, objects...); err != nil {
 		return nil, err
 	}
 	if _, err := b.startAgent(ctx, spotMachine); err != nil {

@@ -62,20 +62,29 @@ func MatchesRequest(e auditv1.Event, verb, resource, subresource string) bool {
 	return e.Verb == verb && e.ObjectRef != nil && e.ObjectRef.Resource == resource && e.ObjectRef.Subresource == subresource
 }
 
+// nodePatch holds the fields of a patch of a Node that this package reads.
+type nodePatch struct {
+	Metadata struct{ Annotations map[string]any }
+	Spec     struct{ Unschedulable bool }
+}
+
+// cordonPatch returns the patch of a request that cordoned a node, and when the API server completed it. It returns false for
+// any other request.
+func cordonPatch(r auditv1.Event) (patch nodePatch, at time.Time, cordons bool) {
+	at, done := AcceptedAt(r)
+	if !done || !MatchesRequest(r, "patch", "nodes", "") || r.RequestObject == nil || json.Unmarshal(r.RequestObject.Raw, &patch) != nil {
+		return patch, at, false
+	}
+	return patch, at, patch.Spec.Unschedulable
+}
+
 // CordonTimes returns when a patch first cordoned a node and wrote an annotation. The result is by the key of the
 // annotation, which can be a cordon claim.
 func CordonTimes(requests []auditv1.Event) map[string]time.Time {
 	cordoned := map[string]time.Time{}
 	for _, r := range requests {
-		at, done := AcceptedAt(r)
-		if !done || !MatchesRequest(r, "patch", "nodes", "") {
-			continue
-		}
-		var patch struct {
-			Metadata struct{ Annotations map[string]any }
-			Spec     struct{ Unschedulable bool }
-		}
-		if r.RequestObject == nil || json.Unmarshal(r.RequestObject.Raw, &patch) != nil || !patch.Spec.Unschedulable {
+		patch, at, cordons := cordonPatch(r)
+		if !cordons {
 			continue
 		}
 		for key := range patch.Metadata.Annotations {
@@ -85,6 +94,17 @@ func CordonTimes(requests []auditv1.Event) map[string]time.Time {
 		}
 	}
 	return cordoned
+}
+
+// FirstCordon returns when a patch first cordoned a node after a time. It returns false if there was none.
+func FirstCordon(requests []auditv1.Event, after time.Time) (first time.Time, found bool) {
+	for _, r := range requests {
+		_, at, cordons := cordonPatch(r)
+		if cordons && at.After(after) && (!found || at.Before(first)) {
+			first, found = at, true
+		}
+	}
+	return first, found
 }
 
 // DeletionTimes returns when pods were deleted that had no accepted eviction before. The keys are NAMESPACE/NAME.

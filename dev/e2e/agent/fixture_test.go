@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/slipway-dev/slipway/dev/azure"
 	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/faultproxy"
 	"github.com/slipway-dev/slipway/dev/testbed"
 	"github.com/slipway-dev/slipway/dev/workload"
 )
@@ -46,6 +48,15 @@ type fixture struct {
 func newFixture(t testing.TB, name string, n int) *fixture {
 	t.Helper()
 	return newFixtureOn(t, testbed.StartShared(t), name, n)
+}
+
+// inMemory returns a fixture of one instance in virtual time.
+func inMemory(t *testing.T, name string) *fixture {
+	t.Helper()
+	bed := testbed.NewVirtualForTest(t, testbed.Options{Azure: azure.Options{Outage: time.Second}})
+	f := newFixtureOn(t, bed, name, 1)
+	f.virtual = true
+	return f
 }
 
 func newFixtureOn(t testing.TB, bed *testbed.Testbed, name string, n int) *fixture {
@@ -97,34 +108,20 @@ func (f *fixture) createPod(app workload.App) {
 // agent starts the agent of instance i and ends it with the test.
 func (f *fixture) agent(i int, flags ...string) *testbed.Agent {
 	f.t.Helper()
-	a, err := f.StartAgent(f.ctx, f.pool, i, flags...)
-	f.check(err)
-	f.t.Cleanup(func() { f.end(a) })
-	return a
+	return f.StartAgentForTest(f.ctx, f.t, f.pool, i, flags...)
 }
 
-// end kills an agent. If the test failed, it prints the agent's log.
-func (f *fixture) end(a *testbed.Agent) {
-	if err := a.KillIfAlive(); err != nil {
-		f.t.Error(err)
-	}
-	if f.t.Failed() {
-		raw, _ := os.ReadFile(a.LogFile())
-		f.t.Logf("log of the agent on %s:\n%s", a.Node, raw)
-	}
+// startInProcess runs the agent of the first instance in this process.
+func (f *fixture) startInProcess(proxy *faultproxy.Proxy, flags ...string) killable {
+	f.t.Helper()
+	return f.StartInProcessAgentForTest(f.ctx, f.t, f.pool, 0, proxy, flags...)
 }
 
 // announce announces an event for some of the pool's instances. Without Resources, it announces it for the first
 // instance.
 func (f *fixture) announce(a azure.Announcement) azure.EventRecord {
 	f.t.Helper()
-	a.ScaleSet = f.pool.ScaleSetName()
-	if a.Resources == nil {
-		a.Resources = []string{f.pool.ResourceName(0)}
-	}
-	r, err := f.Azure.Announce(a)
-	f.check(err)
-	return r
+	return f.AnnounceForTest(f.t, f.pool, a)
 }
 
 func (f *fixture) awaitNode(i int, what string, is func(*corev1.Node) bool) *corev1.Node {

@@ -153,10 +153,8 @@ func (f *fixture) startKillable(proxy *faultproxy.Proxy, flags ...string) killab
 	}
 	a, err := f.StartAgentNoWait(f.ctx, f.pool, 0, append(f.proxyFlags(proxy), flags...)...)
 	f.check(err)
-	f.t.Cleanup(func() {
-		_ = proxy.Close()
-		f.end(a)
-	})
+	testbed.KillAgentAfterTest(f.t, a)
+	f.t.Cleanup(func() { _ = proxy.Close() })
 	return a
 }
 

@@ -62,10 +62,10 @@ func TestDrainAppearsInMetricsEventsAndConditions(t *testing.T) {
 		}
 	}
 	for series, least := range map[string]float64{
-		`slipway_agent_polls_total{result="ok"}`:       5,
-		`slipway_agent_last_read_timestamp_seconds`:    began,
-		`slipway_drain_seconds_sum`:                    0.5,
-		`slipway_agent_poll_seconds_bucket{le="+Inf"}`: 5,
+		`slipway_agent_polls_total{result="ok"}`:                    5,
+		`slipway_agent_last_read_timestamp_seconds{source="azure"}`: began,
+		`slipway_drain_seconds_sum`:                                 0.5,
+		`slipway_agent_poll_seconds_bucket{le="+Inf"}`:              5,
 	} {
 		if is, ok := a.ReadMetric(f.ctx, series); !ok || is < least {
 			t.Errorf("%s is %v (there: %v), want at least %v", series, is, ok, least)

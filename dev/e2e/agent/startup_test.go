@@ -50,7 +50,7 @@ func (f *fixture) startNoWait(i int, flags ...string) *testbed.Agent {
 	f.t.Helper()
 	a, err := f.StartAgentNoWait(f.ctx, f.pool, i, flags...)
 	f.check(err)
-	f.t.Cleanup(func() { f.end(a) })
+	testbed.KillAgentAfterTest(f.t, a)
 	return a
 }
 

@@ -74,7 +74,7 @@ func TestNoticeIsOneTraceAcrossARestart(t *testing.T) {
 	t.Cleanup(server.Close)
 	a, err := f.StartSlipwayAgent(f.ctx, f.pool, 0, shortPolls, "--trace-endpoint", server.URL+"/v1/traces")
 	f.check(err)
-	t.Cleanup(func() { f.end(a) })
+	testbed.KillAgentAfterTest(t, a)
 
 	f.announce(azure.Announcement{Type: azure.Freeze, DurationSeconds: new(60), Outage: time.Second})
 	f.awaitEvent(0, "Draining")

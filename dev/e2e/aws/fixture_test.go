@@ -73,15 +73,7 @@ func (f *fixture) agent(flags ...string) *testbed.Agent {
 		}, flags...), nil
 	})
 	f.check(err)
-	f.t.Cleanup(func() {
-		if err := a.KillIfAlive(); err != nil {
-			f.t.Error(err)
-		}
-		if f.t.Failed() {
-			raw, _ := os.ReadFile(a.LogFile()) // only for people
-			f.t.Logf("log of the agent on %s:\n%s", a.Node, raw)
-		}
-	})
+	testbed.KillAgentAfterTest(f.t, a)
 	return a
 }
 

@@ -107,10 +107,7 @@ func (f *fixture) start(command func(testbed.AgentSettings) (args, env []string)
 // announce announces an event for the instance.
 func (f *fixture) announce(a azure.Announcement) azure.EventRecord {
 	f.t.Helper()
-	a.ScaleSet, a.Resources = f.pool.ScaleSetName(), []string{f.pool.ResourceName(0)}
-	r, err := f.Azure.Announce(a)
-	f.check(err)
-	return r
+	return f.AnnounceForTest(f.t, f.pool, a)
 }
 
 func (f *fixture) getNode() *corev1.Node {

@@ -105,15 +105,7 @@ func (f *fixture) start(flags ...string) *testbed.Agent {
 	f.mu.Lock()
 	f.agent = a
 	f.mu.Unlock()
-	f.t.Cleanup(func() {
-		if err := a.KillIfAlive(); err != nil {
-			f.t.Error(err)
-		}
-		if f.t.Failed() {
-			raw, _ := os.ReadFile(a.LogFile())
-			f.t.Logf("log of the agent:\n%s", raw)
-		}
-	})
+	testbed.KillAgentAfterTest(f.t, a)
 	return a
 }
 

@@ -77,24 +77,12 @@ func (f *fixture) agent(config string, flags ...string) *testbed.Agent {
 	f.t.Helper()
 	path := filepath.Join(f.t.TempDir(), "agent.yaml")
 	f.check(os.WriteFile(path, []byte(config), 0o600))
-	a, err := f.StartAgent(f.ctx, f.pool, 0, append(flags, "--config="+path)...)
-	f.check(err)
-	f.t.Cleanup(func() {
-		f.check(a.KillIfAlive())
-		if f.t.Failed() {
-			raw, _ := os.ReadFile(a.LogFile())
-			f.t.Logf("log of the agent on %s:\n%s", a.Node, raw)
-		}
-	})
-	return a
+	return f.StartAgentForTest(f.ctx, f.t, f.pool, 0, append(flags, "--config="+path)...)
 }
 
 func (f *fixture) announce(a azure.Announcement) azure.EventRecord {
 	f.t.Helper()
-	a.ScaleSet, a.Resources = f.pool.ScaleSetName(), []string{f.pool.ResourceName(0)}
-	r, err := f.Azure.Announce(a)
-	f.check(err)
-	return r
+	return f.AnnounceForTest(f.t, f.pool, a)
 }
 
 // moments returns the received moments in order.

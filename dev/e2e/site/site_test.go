@@ -36,6 +36,13 @@ var layouts = []string{
 	"/source/deploy/viewer/", "/missing.html",
 }
 
+const (
+	// hydrated is true once the page's script handles clicks.
+	hydrated = "document.querySelector('#app')?.__vue_app__ !== undefined"
+	// still is true while nothing moves or fades. Axe compares the colours of the moment.
+	still = "document.getAnimations().every(a => a.playState !== 'running')"
+)
+
 var buildSite = sync.OnceValues(func() (string, error) {
 	root, err := testbed.RepositoryRoot()
 	if err != nil {
@@ -245,16 +252,24 @@ func checkClean(t *testing.T, page *browser.Page, address string) {
 	}
 }
 
+// open opens a page and waits until it handles clicks.
+func open(t *testing.T, address string, width, height int64) *browser.Page {
+	t.Helper()
+	page := browser.Open(t, address, width, height)
+	page.WaitFor(hydrated)
+	return page
+}
+
 func TestEveryPageFitsNarrowAndWideWindows(t *testing.T) {
 	folder, address := serve(t)
 	// Pages that show files have one layout.
 	documents := slices.DeleteFunc(crawl(t, folder), func(name string) bool { return strings.HasPrefix(name, "/source/") })
 	for width, pages := range map[int64][]string{narrow: append(documents, layouts...), wide: layouts} {
 		t.Run(fmt.Sprint(width), func(t *testing.T) {
-			page := browser.Open(t, address+"/", width, 900)
+			page := open(t, address+"/", width, 900)
 			for _, name := range pages {
 				page.Navigate(address + name)
-				page.WaitFor("document.querySelector('#app')?.__vue_app__ !== undefined && document.querySelector('.VPContent') !== null")
+				page.WaitFor(hydrated + " && document.querySelector('.VPContent') !== null")
 				var s shape
 				page.Eval(readShape, &s)
 				checkShape(t, name, float64(width), s)
@@ -266,7 +281,7 @@ func TestEveryPageFitsNarrowAndWideWindows(t *testing.T) {
 
 func TestAxeFindsNothingInLightAndDark(t *testing.T) {
 	_, address := serve(t)
-	page := browser.Open(t, address+"/", wide, 900)
+	page := open(t, address+"/", wide, 900)
 	for _, name := range layouts {
 		page.Navigate(address + name)
 		page.WaitFor("document.querySelector('.VPSwitchAppearance[title]') !== null")
@@ -283,7 +298,7 @@ func TestAxeFindsNothingInLightAndDark(t *testing.T) {
 
 func TestCopyButtonTakesCommandsWithoutOutput(t *testing.T) {
 	_, address := serve(t)
-	page := browser.Open(t, address+"/docs/doctor.html", wide, 900)
+	page := open(t, address+"/docs/doctor.html", wide, 900)
 	page.Eval(`Object.defineProperty(navigator, 'clipboard', {value: {writeText: async text => { window.copied = text }}})`, nil)
 	page.Eval(`[...document.querySelectorAll('.language-console')].find(e => e.innerText.includes('found agent')).querySelector('button.copy').click()`, nil)
 	var copied string
@@ -295,7 +310,7 @@ func TestCopyButtonTakesCommandsWithoutOutput(t *testing.T) {
 
 func TestSearchFindsPagesAboutPDB(t *testing.T) {
 	_, address := serve(t)
-	page := browser.Open(t, address+"/", wide, 900)
+	page := open(t, address+"/", wide, 900)
 	page.Click("#local-search button")
 	page.WaitFor("document.activeElement?.id === 'localsearch-input'")
 	page.Press("PDB")
@@ -310,13 +325,14 @@ func TestSearchFindsPagesAboutPDB(t *testing.T) {
 
 func TestMobileMenusOpenAndLeadToPages(t *testing.T) {
 	_, address := serve(t)
-	page := browser.Open(t, address+"/", narrow, 844)
+	page := open(t, address+"/", narrow, 844)
 	page.Click(".VPNavBarHamburger")
-	page.WaitFor("document.querySelector('.VPNavScreen') !== null")
+	page.WaitFor("document.querySelector('.VPNavScreen') !== null && " + still)
 	page.Click(".VPNavScreen a[href='/docs/']")
-	page.WaitFor("location.pathname === '/docs/' && document.querySelector('.VPLocalNav .menu') !== null")
+	// Until it has faded, the closed menu lies over the page and takes the next click.
+	page.WaitFor("location.pathname === '/docs/' && document.querySelector('.VPLocalNav .menu') !== null && document.querySelector('.VPNavScreen') === null")
 	page.Click(".VPLocalNav .menu")
-	page.WaitFor("document.querySelector('.VPSidebar').getBoundingClientRect().left === 0")
+	page.WaitFor("document.querySelector('.VPSidebar').getBoundingClientRect().left === 0 && " + still)
 	if found := page.Axe(); len(found) > 0 {
 		t.Errorf("the opened menu:\n%s", strings.Join(found, "\n"))
 	}
@@ -327,7 +343,7 @@ func TestMobileMenusOpenAndLeadToPages(t *testing.T) {
 
 func TestDarkModeSwitchesPicturesAndSurvivesReload(t *testing.T) {
 	_, address := serve(t)
-	page := browser.Open(t, address+"/docs/architecture.html", wide, 900)
+	page := open(t, address+"/docs/architecture.html", wide, 900)
 	const look = `[getComputedStyle(document.body).backgroundColor, [...document.querySelectorAll('main img')].filter(e => e.getClientRects().length).map(e => e.src.includes('-dark'))].flat()`
 	var light, dark, later []any
 	page.Eval(look, &light)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/slipway-dev/slipway/dev/azure"
 	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/faultproxy"
 	"github.com/slipway-dev/slipway/dev/testbed"
 	"github.com/slipway-dev/slipway/dev/workload"
 )
@@ -61,6 +62,12 @@ func newFixture(t testing.TB, name string) *fixture {
 		t.Fatal(permissions.err)
 	}
 	return newFixtureOn(t, bed, name)
+}
+
+// inMemory returns a fixture in virtual time.
+func inMemory(t *testing.T, name string) *fixture {
+	t.Helper()
+	return newFixtureOn(t, testbed.NewVirtualForTest(t, testbed.Options{Azure: azure.Options{Outage: time.Second}}), name)
 }
 
 func newFixtureOn(t testing.TB, bed *testbed.Testbed, name string) *fixture {
@@ -126,33 +133,22 @@ func (f *fixture) checkNoGaps(except ...string) {
 	}
 }
 
-// agent starts the agent of instance i and ends it with the test.
+// agent starts the agent of instance i with surges on, and ends it with the test.
 func (f *fixture) agent(i int, flags ...string) *testbed.Agent {
 	f.t.Helper()
-	a, err := f.StartAgent(f.ctx, f.pool, i, append(slices.Clone(surgeFlags), flags...)...)
-	f.check(err)
-	f.t.Cleanup(func() { f.end(a) })
-	return a
+	return f.StartAgentForTest(f.ctx, f.t, f.pool, i, append(slices.Clone(surgeFlags), flags...)...)
 }
 
-// end kills an agent. If the test failed, it prints the agent's log.
-func (f *fixture) end(a *testbed.Agent) {
-	if err := a.KillIfAlive(); err != nil {
-		f.t.Error(err)
-	}
-	if f.t.Failed() {
-		raw, _ := os.ReadFile(a.LogFile())
-		f.t.Logf("log of the agent on %s:\n%s", a.Node, raw)
-	}
+// startInProcess runs the agent of instance i in this process, with surges on.
+func (f *fixture) startInProcess(i int, proxy *faultproxy.Proxy, flags ...string) *testbed.InProcessAgent {
+	f.t.Helper()
+	return f.StartInProcessAgentForTest(f.ctx, f.t, f.pool, i, proxy, append(slices.Clone(surgeFlags), flags...)...)
 }
 
 // announce announces an event for the first instance.
 func (f *fixture) announce(a azure.Announcement) azure.EventRecord {
 	f.t.Helper()
-	a.ScaleSet, a.Resources = f.pool.ScaleSetName(), []string{f.pool.ResourceName(home)}
-	r, err := f.Azure.Announce(a)
-	f.check(err)
-	return r
+	return f.AnnounceForTest(f.t, f.pool, a)
 }
 
 // awaitHomeEmpty waits until none of the test's pods is on the first instance.

@@ -22,6 +22,7 @@ import (
 
 	"github.com/slipway-dev/slipway/internal/agent"
 	"github.com/slipway-dev/slipway/internal/cloud/azure/providerid"
+	"github.com/slipway-dev/slipway/internal/compat"
 	"github.com/slipway-dev/slipway/internal/config"
 	"github.com/slipway-dev/slipway/internal/notice"
 	"github.com/slipway-dev/slipway/internal/notice/azure"
@@ -387,7 +388,7 @@ func TestMetricsPageHasLibraryMetrics(t *testing.T) {
 	r := observe.NewRegistry()
 	r.AddStandardMetrics(observe.Build{Version: "v1"})
 	NewMetrics(r, "n")
-	page := NewMetricsPage(r)
+	page := compat.NewMetricsPage(r)
 	for _, method := range []string{http.MethodGet, http.MethodPost} {
 		answer := httptest.NewRecorder()
 		page.ServeHTTP(answer, httptest.NewRequest(method, "/metrics", strings.NewReader("anything")))

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/http"
 	"time"
+
+	"github.com/slipway-dev/slipway/internal/compat"
 )
 
 // AgentAccess holds the functions of the agent that the HTTP handlers call.
@@ -23,7 +25,7 @@ type AgentAccess struct {
 
 // NewRoutes returns handlers for the paths that the tool served differently than Slipway.
 func NewRoutes(in AgentAccess) map[string]http.Handler {
-	return map[string]http.Handler{"/healthz": newHealthzHandler(in.CheckLive), "/drainNode": newDrainNodeHandler(in), "/metrics": NewMetricsPage(in.Metrics)}
+	return map[string]http.Handler{"/healthz": newHealthzHandler(in.CheckLive), "/drainNode": newDrainNodeHandler(in), "/metrics": compat.NewMetricsPage(in.Metrics)}
 }
 
 // newHealthzHandler returns the handler for the liveness probe. It contacts no other machine. A restart of the agent

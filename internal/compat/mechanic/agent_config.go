@@ -81,11 +81,11 @@ func NewEventFormatter(node string) agent.EventFormatter {
 		agent.NodeUncordoned: {"Normal", "UncordonNode", "Node %s uncordoned by mechanic"},
 		agent.UncordonFailed: {"Warning", "UncordonNode", "Failed to uncordon node %s"},
 	}
-	return func(o agent.EventTrigger) (agent.FormattedEvent, bool) {
+	return func(o agent.EventTrigger) ([]agent.FormattedEvent, bool) {
 		w, known := words[o.Reason]
 		if !known {
-			return agent.FormattedEvent{}, false
+			return nil, false
 		}
-		return agent.FormattedEvent{Type: w.kind, Reason: w.reason, Message: fmt.Sprintf(w.message, node), Component: Tool}, true
+		return []agent.FormattedEvent{{Type: w.kind, Reason: w.reason, Message: fmt.Sprintf(w.message, node), Component: Tool}}, true
 	}
 }

@@ -50,6 +50,8 @@ type Hook struct {
 type hookState struct {
 	// off is true if the hook cannot be completed: there is none, there are several, or a permission is missing.
 	off bool
+	// missing is true if the group has no hook for terminations. Then it does not wait for the drain.
+	missing bool
 	// timeout is the heartbeat timeout of the hook; 0 is not known yet.
 	timeout time.Duration
 }
@@ -132,7 +134,7 @@ func (h *Hook) findWithRetries(ctx context.Context, onFound func()) (found bool)
 		if reason := (*hookOffError)(nil); errors.As(err, &reason) {
 			h.log.Warn("the lifecycle hook of the Auto Scaling group will not be completed; its own timeout ends it", "reason", err)
 			h.mu.Lock()
-			h.current.off = true
+			h.current.off, h.current.missing = true, reason.missing
 			h.mu.Unlock()
 			onFound()
 			return false
@@ -145,7 +147,10 @@ func (h *Hook) findWithRetries(ctx context.Context, onFound func()) (found bool)
 }
 
 // hookOffError says why the hook cannot be completed. A retry would not help.
-type hookOffError struct{ reason string }
+type hookOffError struct {
+	reason  string
+	missing bool // the group has no hook for terminations
+}
 
 func (e *hookOffError) Error() string { return e.reason }
 
@@ -158,7 +163,7 @@ func (h *Hook) find(ctx context.Context) error {
 			return explainLookup(err, "--asg-name")
 		}
 		if group = findElement(answer, "AutoScalingGroupName"); group == "" {
-			return &hookOffError{"the instance is in no Auto Scaling group"}
+			return &hookOffError{reason: "the instance is in no Auto Scaling group"}
 		}
 	}
 	parameters := url.Values{"AutoScalingGroupName": {group}}
@@ -194,14 +199,17 @@ func selectHook(group, answer string) (name string, timeout time.Duration, err e
 			continue
 		}
 		if name != "" {
-			return "", 0, &hookOffError{fmt.Sprintf("the Auto Scaling group %s has more than one lifecycle hook for terminations: set --asg-hook", group)}
+			return "", 0, &hookOffError{reason: fmt.Sprintf("the Auto Scaling group %s has more than one lifecycle hook for terminations: set --asg-hook", group)}
 		}
 		name = findElement(member, "LifecycleHookName")
 		seconds, _ := strconv.Atoi(findElement(member, "HeartbeatTimeout")) // 0 is unknown
 		timeout = time.Duration(seconds) * time.Second
 	}
 	if name == "" {
-		return "", 0, &hookOffError{fmt.Sprintf("the Auto Scaling group %s has no lifecycle hook for terminations", group)}
+		return "", 0, &hookOffError{
+			reason:  fmt.Sprintf("the Auto Scaling group %s has no lifecycle hook for terminations, so it does not wait for the drain", group),
+			missing: true,
+		}
 	}
 	return name, timeout, nil
 }
@@ -214,10 +222,10 @@ func isDenied(err error) bool {
 // explainLookup turns a denied lookup into a hookOffError, because the option replaces the lookup.
 func explainLookup(err error, option string) error {
 	if isDenied(err) {
-		return &hookOffError{fmt.Sprintf("%v: allow the action in the IAM role, or set %s", err, option)}
+		return &hookOffError{reason: fmt.Sprintf("%v: allow the action in the IAM role, or set %s", err, option)}
 	}
 	if errors.Is(err, errNoRole) {
-		return &hookOffError{err.Error()}
+		return &hookOffError{reason: err.Error()}
 	}
 	return err
 }

@@ -235,8 +235,13 @@ func (r *asgReader) read(ctx context.Context) (snapshot notice.Snapshot, changed
 	return snapshot, err == nil, err
 }
 
-// defaultHookTimeout is the timeout that AWS gives a lifecycle hook.
-const defaultHookTimeout = time.Hour
+const (
+	// defaultHookTimeout is the timeout that AWS gives a lifecycle hook.
+	defaultHookTimeout = time.Hour
+	// noHookTimeout is the time for the drain if the group has no hook for terminations. AWS then guarantees no time. It is the
+	// shortest timeout that a hook can have.
+	noHookTimeout = 30 * time.Second
+)
 
 // maxStateBytes limits the name of a state. The longest real one has 17 bytes.
 const maxStateBytes = 64
@@ -263,7 +268,10 @@ func (r *asgReader) parse(body []byte, hook hookState) (notice.Snapshot, error) 
 			n.NoticePeriod = hook.timeout
 		}
 	}
-	if hook.timeout > 0 {
+	switch {
+	case hook.missing:
+		n.NoticePeriod = noHookTimeout
+	case hook.timeout > 0:
 		n.NoticePeriod = min(n.NoticePeriod, maxHold(hook.timeout))
 	}
 	n.Description = "the Auto Scaling group terminates the instance"

@@ -29,6 +29,8 @@ const SourceName = "aws"
 const DefaultInterval = time.Second
 
 const (
+	// maxInterval limits the time between two polls of a path, so that metrics show a path that cannot be read.
+	maxInterval = time.Minute
 	// maxSpotBackoff limits the pause between polls of the Spot notice while they fail.
 	maxSpotBackoff = 5 * time.Second
 	// maxBackoff limits the pause between polls of the other notices while they fail. The service limits the requests of
@@ -42,7 +44,8 @@ type SourceOptions struct {
 	// Instance is the ID of the instance, such as i-0123456789abcdef0.
 	Instance string
 	// Interval is the time between two polls of the Spot notice; 0 is DefaultInterval. The other notices are polled less
-	// often: the Auto Scaling state at every second time, the recommendation at every fifth, the events at every tenth.
+	// often: the Auto Scaling state at every second time, the recommendation at every fifth, the events at every tenth, but
+	// each at least once a minute.
 	Interval time.Duration
 	// Leads are how long before scheduled events their notices are given to the agent.
 	Leads poll.Leads
@@ -101,17 +104,18 @@ func NewSource(o SourceOptions) (*Source, error) {
 	s.hint, s.spot = &rebalanceReader{pathReader: base}, &spotReader{pathReader: base}
 	// The paths are polled at different times, so that one connection is enough for all.
 	for i, p := range []struct {
+		label   string
 		reader  reader
 		every   time.Duration // in polls of the Spot notice
 		backoff time.Duration
 	}{
-		{s.spot, 1, maxSpotBackoff},
-		{s.asg, 2, maxBackoff},
-		{s.hint, 5, maxBackoff},
-		{s.events, 10, maxBackoff},
+		{"aws-spot", s.spot, 1, maxSpotBackoff},
+		{"aws-asg", s.asg, 2, maxBackoff},
+		{"aws-rebalance", s.hint, 5, maxBackoff},
+		{"aws-events", s.events, 10, maxBackoff},
 	} {
 		source, err := poll.NewSource(poll.Options{
-			Name: SourceName, Read: p.reader.read, Interval: p.every * o.Interval, Delay: time.Duration(i) * o.Interval / 4, MaxBackoff: p.backoff, MaxRetryAfter: p.backoff,
+			Name: SourceName, Label: p.label, Read: p.reader.read, Interval: min(p.every*o.Interval, max(o.Interval, maxInterval)), Delay: time.Duration(i) * o.Interval / 4, MaxBackoff: p.backoff, MaxRetryAfter: p.backoff,
 			ClockAhead: o.Client.ClockAhead, Observer: o.Observer, Log: o.Log,
 		})
 		if err != nil {

@@ -51,8 +51,10 @@ type countingObserver struct {
 	failed []poll.Class
 }
 
-func (c *countingObserver) FetchSucceeded(time.Duration)          { c.ok++ }
-func (c *countingObserver) FetchFailed(_ error, class poll.Class) { c.failed = append(c.failed, class) }
+func (c *countingObserver) FetchSucceeded(string, time.Duration) { c.ok++ }
+func (c *countingObserver) FetchFailed(_ string, _ error, class poll.Class) {
+	c.failed = append(c.failed, class)
+}
 
 // pollResult is what a source did in some time of a synctest bubble.
 type pollResult struct {

@@ -42,6 +42,9 @@ const maintenanceNotice = time.Minute
 // planned to begin within this time is the maintenance of the key maintenance-event.
 const gpuMaintenanceNotice = time.Hour + 5*time.Minute
 
+// noMaintenance is the value of a key without a maintenance.
+const noMaintenance = "NONE"
+
 // errNoInformation means that the server has no information about a key. Most VMs have no planned maintenance, so this is
 // normal. It begins and ends no notice.
 var errNoInformation = errors.New("the metadata server has no information about this key")
@@ -78,6 +81,8 @@ func parseMaintenanceEvent(value string) (kind notice.Type, warning, err error) 
 type plannedMaintenance struct {
 	// Start is the begin of the maintenance window; zero if it is unknown.
 	Start time.Time
+	// End is the end of the maintenance window; zero if it is unknown.
+	End time.Time
 	// Ongoing means that the maintenance has begun. The VM may still run for some minutes.
 	Ongoing bool
 	// Fixed means that the maintenance cannot be started earlier.
@@ -90,7 +95,7 @@ type plannedMaintenance struct {
 // server spells the fields in snake case, with booleans as strings. The API, and GKE's annotation, spell them in camel
 // case. Every field is optional: a maintenance of unknown time counts as due.
 func parsePlannedMaintenance(path, value string) (*plannedMaintenance, error) {
-	if value == "NONE" || value == `"NONE"` {
+	if value == noMaintenance || value == `"NONE"` {
 		return nil, nil
 	}
 	var top any
@@ -155,6 +160,7 @@ func readPlannedMaintenance(path, value string, fields map[string]any) (*planned
 	if m.Start, err = poll.ParseTime(start); err != nil && !m.Ongoing {
 		m.Warnings = append(m.Warnings, fmt.Errorf("%s: window_start_time: %w; assuming that the maintenance is due", path, err))
 	}
+	m.End, _ = poll.ParseTime(fields["windowendtime"]) // zero if it is missing or unreadable
 	var reasons []string
 	list, _ := fields["maintenancereasons"].([]any)
 	for _, r := range list {

@@ -54,10 +54,12 @@ type Source struct {
 
 	client *poll.Client
 	url    string
-	// optional means that the server has no information about the key for most VMs.
-	optional bool
-	planner  *poll.Planner // nil for a key without planned notices
-	parse    func(value string, now time.Time) (notice.Snapshot, error)
+	log    *slog.Logger
+	// record and planner are nil except for the key of planned maintenances. The server has no information about that key for
+	// most VMs.
+	record  *maintenanceRecord
+	planner *poll.Planner
+	parse   func(value string, now time.Time) (notice.Snapshot, error)
 
 	etag  string // of the last good response
 	value string // the last that was parsed; empty before the first
@@ -103,11 +105,11 @@ func NewSources(o Options) ([]*Source, error) {
 	all := []*Source{
 		{url: "instance/preempted", parse: s.parsePreemption},
 		{url: "instance/maintenance-event", parse: s.parseMaintenance},
-		{url: "instance/upcoming-maintenance?alt=json", parse: s.parsePlanned, planner: s.planner, optional: true},
+		{url: "instance/upcoming-maintenance?alt=json", parse: s.parsePlanned, planner: s.planner, record: &maintenanceRecord{planned: &s.planned}},
 	}
 	for i, name := range []string{PreemptionSource, MaintenanceSource, PlannedSource} {
 		source := all[i]
-		source.client, source.url = s.client, strings.TrimSuffix(o.Endpoint, "/")+"/"+source.url
+		source.log, source.client, source.url = o.Log, s.client, strings.TrimSuffix(o.Endpoint, "/")+"/"+source.url
 		var err error
 		if source.Source, err = poll.NewSource(poll.Options{
 			Name: name, Read: source.read, Interval: o.Interval, ClockAhead: s.client.ClockAhead, Observer: o.Observer, Log: o.Log,
@@ -130,22 +132,27 @@ func checkEndpoint(endpoint string) error {
 func (s *Source) ResumeNotices(notices []notice.Notice) {
 	if s.planner != nil {
 		s.planner.Resume(notices)
+		s.record.resume(notices)
 	}
 }
 
 // read reads the key once. If the value is known, the server responds when it changes, or after maxWait. Then read
 // requests the next poll at once. It is a [poll.ReadFunc].
 func (s *Source) read(ctx context.Context) (snapshot notice.Snapshot, changed bool, err error) {
-	began := time.Now()
+	began, isFirst := time.Now(), s.value == ""
 	value, err := s.fetch(ctx)
 	if err == nil {
 		snapshot, err = s.parse(value, time.Now())
 	}
-	if s.optional && hasNoInformation(err) {
+	switch {
+	case s.record != nil && hasNoInformation(err):
 		elapsed.Sleep(ctx, time.Until(began.Add(maxWait)))
+		s.endLostMaintenance()
 		if value, err = s.value, nil; value != "" {
 			snapshot, err = s.parse(value, time.Now())
 		}
+	case s.record != nil && err == nil:
+		s.record.observeRead()
 	}
 	if time.Since(began) >= DefaultInterval {
 		s.RequestPoll()
@@ -157,7 +164,6 @@ func (s *Source) read(ctx context.Context) (snapshot notice.Snapshot, changed bo
 	if value == "" {
 		return notice.Snapshot{}, false, nil
 	}
-	isFirst := s.value == ""
 	s.value = value
 	if !isFirst && reflect.DeepEqual(snapshot, s.last) {
 		return notice.Snapshot{}, false, nil
@@ -165,6 +171,18 @@ func (s *Source) read(ctx context.Context) (snapshot notice.Snapshot, changed bo
 	s.last = snapshot
 	snapshot.At = time.Now()
 	return snapshot, true, nil
+}
+
+// endLostMaintenance ends a planned maintenance that the server has no information about, once it is over.
+func (s *Source) endLostMaintenance() {
+	over, window := s.record.observeLost(time.Now().Add(-s.client.ClockAhead()))
+	if !over {
+		return
+	}
+	s.log.Warn("a planned maintenance counts as over: its window has passed, the VM runs, and the metadata server has no information about it",
+		"source", s.Name(), "window", window, "passed", lostRecordDelay.String())
+	s.value = noMaintenance
+	s.record.observeRead()
 }
 
 // toPollError returns the error of a request, or an error of class [poll.WrongShape] for a value that cannot be parsed.

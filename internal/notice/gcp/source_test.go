@@ -37,6 +37,14 @@ func (m *metadataServer) set(key, value string) {
 	m.changed = make(chan struct{})
 }
 
+func (m *metadataServer) remove(key string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.values, key)
+	close(m.changed)
+	m.changed = make(chan struct{})
+}
+
 func (m *metadataServer) get(key string) (value string, found bool, changed <-chan struct{}) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -176,6 +184,69 @@ func TestVMWithoutPlannedMaintenanceIsReady(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestForgottenMaintenanceEndsAnHourAfterItsWindow covers a server that never says COMPLETE.
+func TestForgottenMaintenanceEndsAnHourAfterItsWindow(t *testing.T) {
+	for name, tt := range map[string]struct {
+		end     time.Duration // of the window, after its start; 0 is unknown
+		resumed bool          // the VM was restarted, and the server forgot the maintenance before the agent read it
+		want    time.Duration // after the start
+	}{
+		"window with an end":    {end: 2 * time.Hour, want: 3 * time.Hour},
+		"window without an end": {want: time.Hour},
+		"after a restart":       {resumed: true, want: time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newMetadataServer()
+				start := time.Now().Add(10 * time.Minute)
+				value := planned(start, "PENDING")
+				if tt.end > 0 {
+					value = strings.Replace(value, "{", fmt.Sprintf(`{"window_end_time":%q,`, start.Add(tt.end).UTC().Format(time.RFC3339)), 1)
+				}
+				if !tt.resumed {
+					m.set("upcoming-maintenance", value)
+				}
+				g := guard(t, m)
+				if tt.resumed {
+					g.sources[2].ResumeNotices([]notice.Notice{{ID: plannedID, Source: PlannedSource, Type: notice.Redeploy, NotBefore: start}})
+				}
+				time.Sleep(2 * maxWait)
+				m.remove("upcoming-maintenance")
+				time.Sleep(time.Until(start.Add(tt.want)) - time.Second)
+				if s, emitted := g.snapshot(PlannedSource); emitted && s.HasEnded(plannedID) {
+					t.Errorf("ended too early: %+v", s)
+				}
+				time.Sleep(2*maxWait + time.Second)
+				if s, emitted := g.snapshot(PlannedSource); !emitted || !s.HasEnded(plannedID) {
+					t.Errorf("not ended: %+v", s)
+				}
+				m.set("upcoming-maintenance", planned(time.Now().Add(10*time.Minute), "PENDING"))
+				time.Sleep(2 * maxWait)
+				s, _ := g.snapshot(PlannedSource)
+				check.Is(t, 1, len(s.Notices)) // the next one counts
+			})
+		})
+	}
+}
+
+// TestI7ShortOutageEndsNoLongMaintenance covers a maintenance that takes longer than its window.
+func TestI7ShortOutageEndsNoLongMaintenance(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMetadataServer()
+		m.set("upcoming-maintenance", planned(time.Now().Add(-5*time.Hour), "ONGOING"))
+		g := guard(t, m)
+		time.Sleep(2 * maxWait)
+		m.remove("upcoming-maintenance")
+		time.Sleep(minLostTime - 2*maxWait)
+		m.set("upcoming-maintenance", planned(time.Now().Add(-5*time.Hour), "ONGOING"))
+		time.Sleep(2 * maxWait)
+		m.remove("upcoming-maintenance")
+		time.Sleep(minLostTime - 2*maxWait)
+		s, _ := g.snapshot(PlannedSource)
+		check.Is(t, 1, len(s.Notices))
+	})
 }
 
 func planned(start time.Time, status string) string {

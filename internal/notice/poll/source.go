@@ -28,9 +28,10 @@ const (
 // between polls.
 type Observer interface {
 	// FetchSucceeded reports a poll that was read successfully, changed or not; took is the duration of the request.
-	FetchSucceeded(took time.Duration)
+	// source is [Options.Label].
+	FetchSucceeded(source string, took time.Duration)
 	// FetchFailed reports a failed poll; class is one of [Classes].
-	FetchFailed(err error, class Class)
+	FetchFailed(source string, err error, class Class)
 }
 
 // ReadFunc reads the notices once. changed is false if they are the same as at the last successful read; the snapshot
@@ -41,7 +42,9 @@ type ReadFunc func(ctx context.Context) (snapshot notice.Snapshot, changed bool,
 type Options struct {
 	// Name is the value of [notice.Notice.Source] in the source's notices.
 	Name string
-	Read ReadFunc
+	// Label tells this source from others with the same name, in logs and metrics; empty is Name.
+	Label string
+	Read  ReadFunc
 	// Interval is the time from the start of one poll to the start of the next.
 	Interval time.Duration
 	// Delay is the time until the first poll.
@@ -67,6 +70,9 @@ type Source struct {
 func NewSource(o Options) (*Source, error) {
 	if o.Interval <= 0 {
 		return nil, fmt.Errorf("poll interval: %s: want more than 0", o.Interval)
+	}
+	if o.Label == "" {
+		o.Label = o.Name
 	}
 	if o.MaxRetryAfter == 0 {
 		o.MaxRetryAfter = DefaultMaxRetryAfter
@@ -112,7 +118,7 @@ func (s *Source) RequestPoll() {
 //
 // Polls have a fixed schedule, from start to start. Polls that a slow response delays are skipped.
 func (s *Source) Run(ctx context.Context, emit func(notice.Snapshot)) {
-	poll := poller{source: s, emit: emit, failure: FailureLog{Source: s.options.Name}}
+	poll := poller{source: s, emit: emit, failure: FailureLog{Source: s.options.Label}}
 	timer := time.NewTimer(s.options.Delay)
 	defer timer.Stop()
 	due := time.Now().Add(s.options.Delay)
@@ -181,7 +187,7 @@ func (p *poller) pollOnce(ctx context.Context) (wait time.Duration) {
 	p.failed = 0
 	p.source.lastRead.Store(time.Now().UnixNano())
 	p.failure.LogRecovery(o.Log)
-	o.Observer.FetchSucceeded(took)
+	o.Observer.FetchSucceeded(o.Label, took)
 	ahead := o.ClockAhead()
 	switch {
 	case changed:
@@ -216,7 +222,7 @@ func (p *poller) reportFailedPoll(err error) (wait time.Duration) {
 	failed := &Error{Class: Unreachable, Err: err}
 	errors.As(err, &failed)
 	p.failure.LogFailure(o.Log, failed, err)
-	o.Observer.FetchFailed(err, failed.Class)
+	o.Observer.FetchFailed(o.Label, err, failed.Class)
 	if o.MaxBackoff > o.Interval {
 		wait = min(o.Interval<<min(p.failed, 16), o.MaxBackoff) - o.Interval/2 // the schedule rounds up
 		p.failed++
@@ -229,5 +235,5 @@ func (p *poller) reportFailedPoll(err error) (wait time.Duration) {
 
 type noObserver struct{}
 
-func (noObserver) FetchSucceeded(time.Duration) {}
-func (noObserver) FetchFailed(error, Class)     {}
+func (noObserver) FetchSucceeded(string, time.Duration) {}
+func (noObserver) FetchFailed(string, error, Class)     {}

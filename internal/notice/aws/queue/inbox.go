@@ -20,7 +20,7 @@ const (
 	// maxBatch is the largest number of messages in one request to SQS.
 	maxBatch = 10
 	// maxTracked is the largest number of messages that are handled at once. SQS hides at most 120000 messages.
-	maxTracked = 5000
+	maxTracked = 10000
 	// sqsRequestTimeout is the timeout of a request, in addition to the time that SQS waits for messages.
 	sqsRequestTimeout = 15 * time.Second
 	// minReceivePause and maxReceivePause limit the pause after a failed request for messages. A notice may give two
@@ -132,7 +132,7 @@ func (b *Inbox) receive(ctx context.Context) ([]Message, error) {
 	}
 	all := make([]Message, 0, len(out.Messages))
 	for _, m := range out.Messages {
-		read := Message{ID: aws.ToString(m.MessageId), ReceiptHandle: aws.ToString(m.ReceiptHandle), Body: aws.ToString(m.Body)}
+		read := Message{ID: aws.ToString(m.MessageId), ReceiptHandle: aws.ToString(m.ReceiptHandle), Body: aws.ToString(m.Body), Sent: time.Now()}
 		if ms, err := strconv.ParseInt(m.Attributes[string(types.MessageSystemAttributeNameSentTimestamp)], 10, 64); err == nil {
 			read.Sent = time.UnixMilli(ms)
 		}

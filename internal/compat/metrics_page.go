@@ -1,4 +1,4 @@
-package aksnth
+package compat
 
 import (
 	"bytes"
@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// NewMetricsPage returns the handler for the tool's path /metrics. It serves the given metrics. It also serves the
+// NewMetricsPage returns the handler for the path /metrics of a replaced tool. It serves the given metrics. It also serves the
 // metrics of Go, the process and the handler, which the tool got from Prometheus' client library. As in the tool, any
 // HTTP method is accepted.
 func NewMetricsPage(metrics http.Handler) http.Handler {
