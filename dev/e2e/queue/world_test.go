@@ -68,7 +68,7 @@ func newWorld(t *testing.T, seed uint64, group string, hooks ...aws.LifecycleHoo
 	w := &world{
 		t: t, ctx: ctx, memory: memory, cloud: aws.NewCloud(group, hooks...), ledger: newLedger(), proxy: faultproxy.New(kindOf),
 		adjust: func(*queue.Config) {},
-		random: rand.New(rand.NewPCG(seed, 0)), //nolint:gosec // emulated chance
+		random: rand.New(rand.NewPCG(seed, 0)),
 	}
 	w.client, err = kubernetes.NewForConfig(&rest.Config{Host: apiServer, QPS: -1, Transport: faultproxy.NewDirectTransport(memory)})
 	if err != nil {
