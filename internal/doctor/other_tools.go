@@ -65,6 +65,13 @@ var knownTools = []knownTool{
 			"translates them (docs/moving-from-aks-node-termination-handler.md)",
 	},
 	{
+		name: "aws-node-termination-handler", images: []string{"aws-node-termination-handler"},
+		workloads: []string{"aws-node-termination-handler"}, overlapsWith: Agent,
+		effect: "it drains for the same notices of AWS as the agent, and drains for a scheduled event weeks early",
+		remedy: "remove it after the agent runs: slipway aws-node-termination-handler accepts its flags, and slipway migrate " +
+			"translates them (docs/moving-from-aws-node-termination-handler.md)",
+	},
+	{
 		name: "mechanic", images: []string{"mechanic"}, workloads: []string{"mechanic"}, overlapsWith: Agent,
 		effect: "it cordons and drains for the same Azure notices as the agent",
 		remedy: "remove it after the agent runs: slipway mechanic accepts its configuration (docs/moving-from-mechanic.md); nodes " +

@@ -26,7 +26,7 @@ const (
 
 // partsBySubcommand maps each subcommand of slipway to a kind of part. It includes the compatibility commands.
 var partsBySubcommand = map[string]PartKind{
-	"agent": Agent, "aks-node-termination-handler": Agent, "mechanic": Agent,
+	"agent": Agent, "aks-node-termination-handler": Agent, "aws-node-termination-handler": Agent, "mechanic": Agent,
 	"manager": Manager, "vmss-pod-watcher": Manager, "openstack-autoscaler": Manager,
 	"cloudpool": Cloudpool, "kubeaware-cloudpool-proxy": Cloudpool,
 }
@@ -41,6 +41,7 @@ var flagDefaults = map[string]map[string]string{
 // legacyFlags maps a subcommand and a flag to the replaced tool's flag and environment variable.
 var legacyFlags = map[string]map[string][2]string{
 	"aks-node-termination-handler": {maxConcurrentDrains: {"maxConcurrentDrains", "MAX_CONCURRENT_DRAINS"}},
+	"aws-node-termination-handler": {maxConcurrentDrains: {maxConcurrentDrains, "MAX_CONCURRENT_DRAINS"}},
 }
 
 // The names of the flags that rules read.

@@ -18,10 +18,13 @@ import (
 
 const (
 	chartsFolder = "charts"
-	// handlerChart replaces the chart of another tool. Its last version was 1.2.0.
-	handlerChart      = "aks-node-termination-handler"
-	handlerMajorAhead = 2 // its major version is higher by this number, so that it is an upgrade
+	handlerChart = "aks-node-termination-handler"
+	awsHandler   = "aws-node-termination-handler"
 )
+
+// handlerMajorsAhead lists the charts that replace the chart of another tool. Their major versions are higher by this number,
+// so that they are an upgrade. The last versions of the other tools' charts were 1.2.0 and 0.27.6.
+var handlerMajorsAhead = map[string]int{handlerChart: 2, awsHandler: 1}
 
 var (
 	chartVersion    = regexp.MustCompile(`(?m)^version:.*$`)
@@ -56,8 +59,8 @@ func (r *release) writeCharts(context.Context, []executable) error {
 
 // chartVersion returns the version of a chart in this release, without v.
 func (r *release) chartVersion(chart string) (string, error) {
-	if chart == handlerChart {
-		return raiseMajor(r.source.Version, handlerMajorAhead)
+	if ahead := handlerMajorsAhead[chart]; ahead > 0 {
+		return raiseMajor(r.source.Version, ahead)
 	}
 	return strings.TrimPrefix(r.source.Version, "v"), nil
 }
@@ -80,7 +83,7 @@ func (r *release) imageValues(chart string) []chartValue {
 				chartValue{"image." + image.part + ".digest", r.imageDigest(image.command)})
 		}
 		return values
-	case handlerChart:
+	case handlerChart, awsHandler:
 		return []chartValue{{"slipway.image", r.imageReference(cliCommand)}}
 	}
 	return nil

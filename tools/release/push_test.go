@@ -99,6 +99,7 @@ var pushed = [][2]string{
 	{"slipway-agent", "v0.1.0"},
 	{"charts/slipway", "0.1.0"},
 	{"charts/aks-node-termination-handler", "2.1.0"},
+	{"charts/aws-node-termination-handler", "1.1.0"},
 }
 
 func TestPushedReleaseIsSignedAndRepeatable(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -66,6 +67,8 @@ func main() {
 
 		"charts/aks-node-termination-handler/Chart.yaml":  "apiVersion: v2\nname: aks-node-termination-handler\nversion: 2.0.0\nappVersion: devel\n",
 		"charts/aks-node-termination-handler/values.yaml": "slipway:\n  image: \"\"\n",
+		"charts/aws-node-termination-handler/Chart.yaml":  "apiVersion: v2\nname: aws-node-termination-handler\nversion: 1.0.0\nappVersion: devel\n",
+		"charts/aws-node-termination-handler/values.yaml": "slipway:\n  image: \"\"\n",
 
 		"deploy/overlays/agent-only/kustomization.yaml": "resources: [agent.yaml]\n",
 		"deploy/overlays/agent-only/agent.yaml":         testWorkload("DaemonSet", agentCommand),
@@ -74,12 +77,14 @@ func main() {
 	} {
 		writeTestFile(t, filepath.Join(dir, file), text)
 	}
-	shared := filepath.Join(dir, "charts/aks-node-termination-handler/charts/library")
-	if err := os.MkdirAll(filepath.Dir(shared), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("../../slipway/charts/library", shared); err != nil {
-		t.Fatal(err)
+	for _, chart := range []string{handlerChart, awsHandler} {
+		shared := filepath.Join(dir, "charts", chart, "charts/library")
+		if err := os.MkdirAll(filepath.Dir(shared), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink("../../slipway/charts/library", shared); err != nil {
+			t.Fatal(err)
+		}
 	}
 	runGit(t, dir, "init", "--quiet")
 	runGit(t, dir, "add", ".")
@@ -289,13 +294,16 @@ func TestRelease(t *testing.T) {
 			t.Errorf("%+v", chart)
 		}
 	})
-	t.Run("has a chart that upgrades the replaced tool's chart", func(t *testing.T) {
-		var chart struct{ Version, AppVersion string }
-		if err := yaml.Unmarshal([]byte(archivedFile(t, filepath.Join(dist, "aks-node-termination-handler-2.1.0.tgz"), "aks-node-termination-handler/Chart.yaml")[1]), &chart); err != nil {
-			t.Fatal(err)
-		}
-		if chart.Version != "2.1.0" || chart.AppVersion != "v0.1.0" {
-			t.Errorf("%+v", chart)
+	handlers := map[string]string{"aks-node-termination-handler": "2.1.0", "aws-node-termination-handler": "1.1.0"}
+	t.Run("has charts that upgrade the replaced tools' charts", func(t *testing.T) {
+		for name, version := range handlers {
+			var chart struct{ Version, AppVersion string }
+			if err := yaml.Unmarshal([]byte(archivedFile(t, filepath.Join(dist, name+"-"+version+".tgz"), name+"/Chart.yaml")[1]), &chart); err != nil {
+				t.Fatal(err)
+			}
+			if chart.Version != version || chart.AppVersion != "v0.1.0" {
+				t.Errorf("%s: %+v", name, chart)
+			}
 		}
 	})
 	agent := imageFromList(t, dist, agentCommand)
@@ -308,9 +316,11 @@ func TestRelease(t *testing.T) {
 		if diff := cmp.Diff(want, archivedFile(t, filepath.Join(dist, "slipway-0.1.0.tgz"), "slipway/values.yaml")[1]); diff != "" {
 			t.Error(diff)
 		}
-		got := archivedFile(t, filepath.Join(dist, "aks-node-termination-handler-2.1.0.tgz"), "aks-node-termination-handler/values.yaml")[1]
-		if want := "slipway:\n  image: \"" + slipway + "\"\n"; got != want {
-			t.Errorf("got %q, want %q", got, want)
+		for name, version := range handlers {
+			got := archivedFile(t, filepath.Join(dist, name+"-"+version+".tgz"), name+"/values.yaml")[1]
+			if want := "slipway:\n  image: \"" + slipway + "\"\n"; got != want {
+				t.Errorf("%s: got %q, want %q", name, got, want)
+			}
 		}
 	})
 	t.Run("has manifests with the images", func(t *testing.T) {
@@ -341,9 +351,11 @@ func TestRelease(t *testing.T) {
 	})
 	t.Run("has the shared files in each chart", func(t *testing.T) {
 		want := [2]string{"-rw-r--r--", "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: it\n"}
-		for chart, file := range map[string]string{"slipway": "slipway-0.1.0.tgz", "aks-node-termination-handler": "aks-node-termination-handler-2.1.0.tgz"} {
-			if diff := cmp.Diff(want, archivedFile(t, filepath.Join(dist, file), chart+"/charts/library/config.yaml")); diff != "" {
-				t.Errorf("%s: -want +got:\n%s", file, diff)
+		charts := maps.Clone(handlers)
+		charts["slipway"] = "0.1.0"
+		for chart, version := range charts {
+			if diff := cmp.Diff(want, archivedFile(t, filepath.Join(dist, chart+"-"+version+".tgz"), chart+"/charts/library/config.yaml")); diff != "" {
+				t.Errorf("%s: -want +got:\n%s", chart, diff)
 			}
 		}
 	})

@@ -173,7 +173,7 @@ unconfirmedAfter: {least: 10000, most: 3600000, words: 10s to 1h}
 {{- end }}
 {{- if $a.admissionPolicies }}
 {{- range $key := append (keys (default dict $a.config.label) | sortAlpha) (default "slipway.dev/notice" $a.config.taintKey) }}
-{{- if not (regexMatch "^(([a-z0-9-]+[.])*slipway[.]dev/|aks-node-termination-handler/|mechanic[.]cordoned$)" $key) }}
+{{- if not (regexMatch (printf "^(([a-z0-9-]+[.])*slipway[.]dev/|%s)" (include "slipway.guard.toolKeys" dict)) $key) }}
 {{- fail (printf "agent.config: the label or taint %q is none that agent.admissionPolicies lets agents write: want a key under slipway.dev, such as slipway.dev/%s, or agent.admissionPolicies: false" $key (base $key)) }}
 {{- end }}
 {{- end }}

@@ -86,7 +86,7 @@ func TestHelmLintPasses(t *testing.T) {
 			t.Parallel()
 			l := lint.AllWithKubeVersion(filepath.Join(root(t), "charts", s.chart), values(t, s.values(t)), s.namespace, kubeVersion(t, newestKubernetes))
 			for _, m := range l.Messages {
-				// The chart aks-node-termination-handler has no icon, as before.
+				// Only the chart slipway has an icon.
 				if m.Severity > support.InfoSev || s.chart == slipwayChart {
 					t.Error(m)
 				}

@@ -33,6 +33,7 @@ const (
 	slipwayChart = "slipway"
 	crdChart     = "slipway-crds"
 	handlerChart = "aks-node-termination-handler"
+	awsHandler   = "aws-node-termination-handler"
 	namespace    = "slipway"
 )
 

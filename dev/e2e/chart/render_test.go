@@ -40,7 +40,8 @@ func TestPDBsAllowEvictionOfUnreadyPods(t *testing.T) {
 			objects(t, manifest(t, slipwayChart, release(slipwayChart, namespace), registry+cloudpoolValues+"}")),
 			[]string{"slipway-manager", "slipway-cloudpool"},
 		},
-		"deploy/manager": {kustomize(t, "manager"), []string{"slipway-manager"}},
+		"deploy/manager":   {kustomize(t, "manager"), []string{"slipway-manager"}},
+		"deploy/cloudpool": {kustomize(t, "cloudpool"), []string{"slipway-cloudpool"}},
 	} {
 		if has := kinds(c.all)["PodDisruptionBudget"]; has != len(c.budgets) {
 			t.Errorf("%s: %d PDBs, want %q", name, has, c.budgets)
@@ -49,6 +50,29 @@ func TestPDBsAllowEvictionOfUnreadyPods(t *testing.T) {
 			policy := find[policyv1.PodDisruptionBudget](t, c.all, "PodDisruptionBudget", budget).Spec.UnhealthyPodEvictionPolicy
 			if policy == nil || *policy != policyv1.AlwaysAllow {
 				t.Errorf("%s: %s: unhealthyPodEvictionPolicy is %v, want %s", name, budget, policy, policyv1.AlwaysAllow)
+			}
+		}
+	}
+}
+
+// TestKustomizePlacesPodsAsTheChartDoes compares where the pods of both may run and prefer to.
+func TestKustomizePlacesPodsAsTheChartDoes(t *testing.T) {
+	t.Parallel()
+	chart := objects(t, manifest(t, slipwayChart, release(slipwayChart, namespace), registry+cloudpoolValues+"}"))
+	for _, part := range []string{"manager", "cloudpool"} {
+		want := find[appsv1.Deployment](t, chart, "Deployment", "slipway-"+part).Spec.Template.Spec
+		is := find[appsv1.Deployment](t, kustomize(t, part), "Deployment", "slipway-"+part).Spec.Template.Spec
+		for what, pair := range map[string][2]any{
+			"priorityClassName": {want.PriorityClassName, is.PriorityClassName},
+			"tolerations":       {want.Tolerations, is.Tolerations},
+			"nodeSelector":      {want.NodeSelector, is.NodeSelector},
+			"preferred nodes": {
+				want.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution,
+				is.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution,
+			},
+		} {
+			if diff := cmp.Diff(pair[0], pair[1]); diff != "" {
+				t.Errorf("deploy/%s: %s differs from the chart: %s", part, what, diff)
 			}
 		}
 	}
@@ -100,6 +124,7 @@ func TestPackagesIncludeTheLibrary(t *testing.T) {
 	for name, text := range map[string]string{
 		slipwayChart: withEverything,
 		handlerChart: "slipway: {image: registry.example.com/slipway/slipway:v0.1.0}",
+		awsHandler:   "slipway: {image: registry.example.com/slipway/slipway:v0.1.0}",
 	} {
 		folder, err := loader.LoadDir(filepath.Join(root(t), "charts", name)) // not the shared one, because Save changes it
 		if err != nil {
@@ -242,9 +267,9 @@ func TestChartsHaveCurrentCRDs(t *testing.T) {
 // several flows need another distinction. Many requests in one namespace must find the same capacity as in one queue.
 func TestFlowSchemaSeparatesNamespaces(t *testing.T) {
 	t.Parallel()
-	for chart, name := range map[string]string{slipwayChart: "slipway-agent", handlerChart: handlerChart} {
+	for chart, name := range map[string]string{slipwayChart: "slipway-agent", handlerChart: handlerChart, awsHandler: awsHandler} {
 		text := registry
-		if chart == handlerChart {
+		if chart != slipwayChart {
 			text = "slipway: {image: 'registry.example.com/slipway:v1'}"
 		}
 		all := objects(t, manifest(t, chart, release(chart, namespace), text))
@@ -337,10 +362,11 @@ func TestEvictionWithoutGraceNeedsItsSetting(t *testing.T) {
 			// The chart cannot see the contents of such a file. A refused drain loses pods.
 			"args: [-config=/elsewhere/a.yaml]": true,
 		},
+		awsHandler: {"": false, "podTerminationGracePeriod: 0": true, "podTerminationGracePeriod: 5": false},
 	} {
 		for text, want := range cases {
 			handlerImage := registry + ""
-			if chart == handlerChart {
+			if chart != slipwayChart {
 				handlerImage = "slipway: {image: 'registry.example.com/slipway:v1'}\n"
 			}
 			all := objects(t, manifest(t, chart, release(chart, namespace), handlerImage+text))

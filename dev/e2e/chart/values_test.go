@@ -308,8 +308,9 @@ func TestI10InvalidValuesAreRefused(t *testing.T) {
 	least := map[string]map[string]any{
 		slipwayChart: {"image": map[string]any{"registry": "registry.example.com/slipway"}, "manager": map[string]any{"enabled": true}},
 		handlerChart: {"slipway": map[string]any{"image": "registry.example.com/slipway/slipway"}},
+		awsHandler:   {"slipway": map[string]any{"image": "registry.example.com/slipway/slipway"}},
 	}
-	for name, all := range map[string][]refusal{slipwayChart: refusals, handlerChart: handlerRefusals} {
+	for name, all := range map[string][]refusal{slipwayChart: refusals, handlerChart: handlerRefusals, awsHandler: awsHandlerRefusals} {
 		c := refusalsOnly(t, name)
 		for _, r := range all {
 			given := values(t, r.values)

@@ -105,8 +105,8 @@ func toAddress(enabled bool, port int) string {
 	return net.JoinHostPort("", strconv.Itoa(port))
 }
 
-// KubernetesEnvironment returns the environment variables that select the API server in a pod. The options override
-// those of the process.
+// KubernetesEnvironment returns the environment variables that select the API server in a pod. They override the
+// variables of the process.
 func (o *Options) KubernetesEnvironment() map[string]string {
 	all := map[string]string{}
 	for name, value := range map[string]string{

@@ -317,7 +317,7 @@ func TestOddValuesTheToolAcceptedAreAccepted(t *testing.T) {
 		{[]string{"-pod-termination-grace-period=-99"}, ""},
 		{[]string{"-kubernetes-events-extra-annotations=a=b,c,=d,,e=f=g"}, `"c": want key=value`},
 		{[]string{"-queue-url=https://sqs.eu-west-1.amazonaws.com/1/q"}, "-queue-url: ignored without -enable-sqs-termination-draining"},
-		{[]string{"-dry-run", "stray", "-taint-node"}, `"stray": is not a flag`},
+		{[]string{"-dry-run", "extra", "-taint-node"}, `"extra": is not a flag`},
 		{slices.Concat(queueArgs, []string{"-workers=0"}), "-workers: 0: want 1 to 1000; using 1"},
 		{slices.Concat(queueArgs, []string{"-workers=100000"}), "using 1000"},
 		{slices.Concat(queueArgs, []string{"-complete-lifecycle-action-delay-seconds=7200"}), "using 3600"},

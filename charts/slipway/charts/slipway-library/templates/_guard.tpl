@@ -201,7 +201,15 @@ spec:
   validationActions: [Deny]
 {{- end }}
 
-{{/* The admission policies that limit an agent's token to its node. */}}
+{{/*
+Returns a pattern of the keys of the replaced tools, and of the label that excludes a node from load balancers. It takes a further key,
+moreKeys, that begins with |.
+*/}}
+{{- define "slipway.guard.toolKeys" -}}
+aks-node-termination-handler/|aws-node-termination-handler/|node[.]kubernetes[.]io/exclude-from-external-load-balancers$|mechanic[.]cordoned${{ .moreKeys }}
+{{- end }}
+
+{{/* The admission policies that limit an agent's token to its node. It takes a further key: moreKeys of slipway.guard.toolKeys. */}}
 {{- define "slipway.guard.admission" -}}
 # An agent's token may change only the node that it was mounted on, so that a stolen token is of little use. RBAC cannot
 # limit this, because all agents share one ServiceAccount. The API server knows the node of a token
@@ -211,7 +219,7 @@ spec:
 # stolen token can evict pods on other nodes, {{ if not .zeroGrace }}with their grace period and {{ end }}within their PodDisruptionBudgets.
 # The deletion of a pod, and its condition DisruptionTarget, are limited to the token's node.
 {{ include "slipway.guard.node" (merge (dict "who" "a Slipway agent" "ownNode" true
-  "keys" "aks-node-termination-handler/|mechanic[.]cordoned$" "andThose" " and the ones of the tools that it replaces" "andAnnotations" "") .) }}
+  "keys" (include "slipway.guard.toolKeys" .) "andThose" " and the ones of the tools that it replaces" "andAnnotations" "") .) }}
 ---
 {{ include "slipway.guard.pods" (merge (dict "who" "a Slipway agent" "ownNode" true) .) }}
 ---
