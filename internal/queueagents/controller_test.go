@@ -171,8 +171,10 @@ func TestLaunchHookIsCompletedOnceTheNodeIsReady(t *testing.T) {
 		w.send(w.hook("i-0a", "LAUNCHING", "launch"))
 		defer w.start()()
 		time.Sleep(30 * time.Second)
-		w.addNode("a", "i-0a")
-		w.setNode("a", func(n *kubeapi.Node) { n.Status.Conditions[0].Status = "False" })
+		w.setNode("a", func(n *kubeapi.Node) {
+			n.Spec.ProviderID = "aws:///eu-west-1a/i-0a"
+			n.Status.Conditions = []kubeapi.Condition{{Type: "Ready", Status: "False", LastTransitionTime: time.Now()}}
+		})
 		time.Sleep(30 * time.Second)
 		if w.waitingHooks() != 1 || w.countMessages() != 1 {
 			t.Fatal("the hook is completed before the node is Ready")

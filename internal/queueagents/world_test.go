@@ -154,6 +154,12 @@ func (w *world) setNode(name string, change func(n *kubeapi.Node)) {
 	}
 }
 
+func (w *world) hasNode(name string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.nodes[name] != nil
+}
+
 func (w *world) addNode(name, instance string) {
 	w.setNode(name, func(n *kubeapi.Node) {
 		n.Spec.ProviderID = "aws:///eu-west-1a/" + instance
@@ -421,9 +427,6 @@ func (a *fakeAgent) Run(ctx context.Context) error {
 					a.record(n, "acknowledged")
 				}
 			case !isDrained && drained == nil:
-				if phase != "draining" {
-					a.countDrain()
-				}
 				a.record(n, "draining")
 				drained = time.After(a.w.drainTime)
 			case !isDrained && phase == "":
@@ -447,47 +450,42 @@ func (a *fakeAgent) Run(ctx context.Context) error {
 	}
 }
 
-func (a *fakeAgent) isAlive() bool {
-	a.w.mu.Lock()
-	defer a.w.mu.Unlock()
-	n := a.w.nodes[a.node]
-	return a.process == a.w.process && n != nil && n.UID == a.uid
-}
-
-func (a *fakeAgent) countDrain() {
-	if a.isAlive() {
-		a.w.mu.Lock()
-		defer a.w.mu.Unlock()
-		a.w.drains[a.node]++
+// change changes the annotations of the agent's Node, unless the process was killed or another Node has the name.
+func (a *fakeAgent) change(change func(annotations map[string]string)) {
+	if a.w.hasNode(a.node) {
+		a.w.setNode(a.node, func(n *kubeapi.Node) {
+			if a.process == a.w.process && n.UID == a.uid {
+				change(n.Annotations)
+			}
+		})
 	}
 }
 
+// record records the phase of a notice. The first record of a drain counts the drain.
 func (a *fakeAgent) record(n notice.Notice, phase string) {
-	if !a.isAlive() {
-		return
-	}
 	owner := report.ClaimOwner(n.Source, n.ID)
 	state, _ := json.Marshal(map[string]any{
 		"notice": n, "phase": phase, "seen": map[string]any{"first": time.Now()}, "decision": map[string]any{"deadline": time.Now().Add(time.Minute), "reason": "test"},
 	})
 	record, _ := json.Marshal(cordon.Record{Owner: owner, State: state})
-	a.w.setNode(a.node, func(node *kubeapi.Node) { node.Annotations[cordon.AnnotationKey(owner)] = string(record) })
+	a.change(func(annotations map[string]string) {
+		before, _ := report.ReadReports(annotations)
+		if phase == "draining" && !slices.ContainsFunc(before, func(r report.Report) bool { return r.Phase != "cordoned" }) {
+			a.w.drains[a.node]++
+		}
+		annotations[cordon.AnnotationKey(owner)] = string(record)
+	})
 }
 
 func (a *fakeAgent) removeEnded(now map[string]notice.Notice) {
-	if !a.isAlive() {
-		return
-	}
-	a.w.mu.Lock()
-	reports, _ := report.ReadReports(a.w.nodes[a.node].Annotations)
-	a.w.mu.Unlock()
-	for _, r := range reports {
-		if _, listed := now[r.ID]; !listed {
-			a.w.setNode(a.node, func(node *kubeapi.Node) {
-				delete(node.Annotations, cordon.AnnotationKey(report.ClaimOwner(r.Source, r.ID)))
-			})
+	a.change(func(annotations map[string]string) {
+		reports, _ := report.ReadReports(annotations)
+		for _, r := range reports {
+			if _, listed := now[r.ID]; !listed {
+				delete(annotations, cordon.AnnotationKey(report.ClaimOwner(r.Source, r.ID)))
+			}
 		}
-	}
+	})
 }
 
 // await waits until the condition is true, at most for the time.
