@@ -496,3 +496,35 @@ func TestWebhookIsConvertedToOneReceiver(t *testing.T) {
 	w = o.ToReceivers()[0].Webhook
 	check.Equal(t, "direct /f ", w.Proxy+" "+w.TemplateFile+" "+w.Template)
 }
+
+// FuzzCommandLine checks that accepted settings result in configurations that the agent and the queue accept. Only the URLs
+// of the queue mode may be invalid: the tool could not use them either.
+func FuzzCommandLine(f *testing.F) {
+	f.Add("-taint-node -node-name=x\n-webhook-headers={}\n-webhook-url=http://h")
+	f.Add("--\n-x")
+	f.Add(strings.Join(queueArgs, "\n") + "\n-workers\n0x10\n-heartbeat-interval=60")
+	for _, s := range allSettings {
+		f.Add("-" + s.flag + "=" + s.other)
+	}
+	f.Fuzz(func(t *testing.T, line string) {
+		args := strings.Split(line, "\n")
+		o, err := ParseOptions(args, newEnvironment(), io.Discard)
+		if err != nil || o.ShowVersion {
+			return
+		}
+		a, q := o.ToAgentConfig(), o.ToQueueConfig()
+		a.NodeName, a.ASG.Endpoint = "n", ""
+		if err := a.Validate(); err != nil {
+			t.Errorf("%q is accepted and results in an invalid agent: %v", args, err)
+		}
+		q.URL, q.Endpoint = "http://q", ""
+		if err := q.Validate(); err != nil && o.EnableSQSTerminationDraining {
+			t.Errorf("%q is accepted and results in an invalid queue: %v", args, err)
+		}
+		if m, err := Migrate(args, io.Discard); err == nil {
+			if _, err := m.ToFile(); err != nil {
+				t.Errorf("%q cannot be migrated: %v", args, err)
+			}
+		}
+	})
+}
