@@ -23,7 +23,7 @@ var layers = [][]string{
 	{"internal/nodegroup"},
 	{"internal/orphans", "internal/provisioning", "internal/surge/room"},
 	{"internal/agent", "internal/cloudpool", "internal/manager"},
-	{"internal/config", "internal/doctor", "internal/report", "internal/top"},
+	{"internal/config", "internal/doctor", "internal/queueagents", "internal/report", "internal/top"},
 	{"internal/compat"},
 	{"cmd", "tools/docgen"},
 }

@@ -115,6 +115,9 @@ type Options struct {
 	// Taint and Labels are set on the node while a notice has a claim on it.
 	Taint  Taint
 	Labels map[string]string
+	// ForAWSQueue is true for an agent of the AWS queue mode, which handles only records of the source notice.AWSQueue. Any
+	// other agent leaves these records alone, because an agent of each mode may handle the same node.
+	ForAWSQueue bool
 	// TaintsFor returns the taints for a notice, instead of Taint; nil uses Taint.
 	TaintsFor func(notice.Notice) []cordon.Taint
 	// LabelsFor returns labels for a notice in addition to Labels, from the time when it was first read; nil returns none.
@@ -166,6 +169,7 @@ type Agent struct {
 	notices            map[string]*noticeState    // by claim owner
 	reportedUnreadable map[string]map[string]bool // unreadable parts already reported, by source
 	drain              *drainRun
+	restores           sync.WaitGroup // counts the ended drains with surges that may still restore sizes
 	// mayHaveLeftRequests is true if an earlier process may have left EvictionRequests, and no drain has followed.
 	mayHaveLeftRequests bool
 	extension           deadlineExtension
@@ -235,7 +239,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	defer context.AfterFunc(ctx, func() { a.interruptAndEnqueue(work, func(context.Context) {}) })()
 	defer a.waitForEvents() // stopping the drain may queue one more
-	defer a.stopDrainAndWait()
+	defer a.endDrain()
 	defer a.stopNodeWatch()
 	timer := time.NewTimer(0)
 	defer timer.Stop()

@@ -37,9 +37,7 @@ type Metrics struct {
 // obstacleLabels are the values of the label reason for pods that cannot be evicted.
 var obstacleLabels = []drain.ObstacleKind{
 	drain.ObstaclePDB, drain.ObstacleMultiplePDBs, drain.ObstacleAPIServerBusy, drain.ObstacleForbidden, drain.ObstacleWebhook, drain.ObstacleError, drain.ObstaclePolicy,
-	drain.ObstacleSurge,
 	drain.ObstacleGroup,
-	drain.ObstacleResponder,
 }
 
 // surgeSucceeded is the result label of a surge after which the pod left. The other labels are reasons of package surge.
@@ -109,6 +107,17 @@ func NewMetrics(r *observe.Registry) *Metrics {
 		m.podEnds.With(string(e))
 	}
 	return m
+}
+
+// WithoutGauges returns metrics that count like m, and whose gauges are not shown. Several agents of one process share m, and
+// their gauges would replace each other.
+func (m *Metrics) WithoutGauges() *Metrics {
+	hidden, shared := NewMetrics(observe.NewRegistry()), *m
+	shared.liveNotices, shared.planned = hidden.liveNotices, hidden.planned
+	shared.deadline, shared.lastRead = hidden.deadline, hidden.lastRead
+	shared.yielded, shared.waitingForSlot = hidden.yielded, hidden.waitingForSlot
+	shared.drainPods, shared.obstructedPods = hidden.drainPods, hidden.obstructedPods
+	return &shared
 }
 
 func toUnixSeconds(t time.Time) float64 {

@@ -201,6 +201,9 @@ func (a *Agent) resumeNoticeFromRecord(r cordon.Record) {
 		a.log.Info("the node has a cordon claim of another owner", "owner", r.Owner, "reason", r.Reason)
 		return
 	}
+	if (h.Notice.Source == notice.AWSQueue) != a.options.ForAWSQueue {
+		return // the agent of the other mode handles it
+	}
 	if a.notices[r.Owner] != nil {
 		return // the Node was read again; the state in memory is newer
 	}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -76,6 +77,10 @@ type Config struct {
 	// SystemLocalStorage allows retirements to evict kube-system pods with an emptyDir, even if their NodeGroup does
 	// not.
 	SystemLocalStorage bool
+	// Leading, if set, also runs while this manager leads. Its error ends the manager. LeadingMetrics are its metrics, which
+	// Listen serves too.
+	Leading        func(ctx context.Context) error
+	LeadingMetrics prometheus.Gatherer
 	// ExtraGroups, if set, returns NodeGroups in addition to the API server's and the file's.
 	ExtraGroups func() []v1alpha1.NodeGroup
 

@@ -137,6 +137,12 @@ func RunInProcess(ctx context.Context, c Config, in Process) error {
 	if err := m.Add(openStack); err != nil {
 		return err
 	}
+	if c.Leading != nil {
+		// A RunnableFunc runs only while the manager leads.
+		if err := m.Add(manager.RunnableFunc(c.Leading)); err != nil {
+			return err
+		}
+	}
 	log.Info("managing the cluster", "as", in.Kube.UserAgent, "clouds", len(clouds), "selector", c.Selector)
 	return runManager(ctx, m, ready.ready)
 }

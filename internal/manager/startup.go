@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/discovery"
@@ -128,9 +129,13 @@ func startMetricsAndHealthServer(ctx context.Context, c Config, ready *readiness
 	if c.Listen == "" {
 		return nil
 	}
+	gatherers := prometheus.Gatherers{metrics.Registry}
+	if c.LeadingMetrics != nil {
+		gatherers = append(gatherers, c.LeadingMetrics)
+	}
 	server, err := observe.Listen(ctx, observe.ServerOptions{
 		Address: c.Listen, Ready: []observe.Check{ready.checkReady}, Pprof: c.Profiling, Log: log,
-		Routes: map[string]http.Handler{"/metrics": promhttp.HandlerFor(metrics.Registry, promhttp.HandlerOpts{})},
+		Routes: map[string]http.Handler{"/metrics": promhttp.HandlerFor(gatherers, promhttp.HandlerOpts{})},
 	})
 	if err != nil {
 		return fmt.Errorf("--listen: %w", err)

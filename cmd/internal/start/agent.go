@@ -74,6 +74,8 @@ type AgentOptions struct {
 	OpenTracing TracingOpener
 	// AuthorizeProfiles returns an error if a client may not read profiles. If nil, all clients may.
 	AuthorizeProfiles func(*http.Request) error
+	// adaptAgent changes the options of the agent.
+	adaptAgent func(*agent.Options)
 	// ConnectWithClientGo creates the API client for kubeconfig credentials that package kubeapi does not support, for example from an exec
 	// plugin. If nil, they are refused.
 	ConnectWithClientGo func(kubeconfig, userAgent string, wrap func(http.RoundTripper) http.RoundTripper) (*kubeapi.Client, error)
@@ -292,6 +294,9 @@ func newAgent(c config.Agent, x AgentOptions, own instance, log *slog.Logger, tr
 	}
 	if len(c.Notifications) > 0 {
 		o.Notifier = notifier
+	}
+	if x.adaptAgent != nil {
+		x.adaptAgent(&o)
 	}
 	if c.WaitForDetach {
 		o.Volumes = api

@@ -18,6 +18,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/bench/cloudpool"
 	"github.com/slipway-dev/slipway/dev/bench/peers"
 	"github.com/slipway-dev/slipway/dev/bench/placement"
+	"github.com/slipway-dev/slipway/dev/bench/queue"
 	"github.com/slipway-dev/slipway/dev/bench/result"
 	"github.com/slipway-dev/slipway/dev/bench/retirement"
 	"github.com/slipway-dev/slipway/dev/bench/storm"
@@ -56,11 +57,16 @@ var benchGroups = []benchGroup{
 	{"autoscale-nova", "time to the launch with a real OpenStack", benchAutoscaleNova},
 	{"retirement", "100 of 500 nodes retired, 20 at a time: time compared with the minimum, and requests", benchRetirement},
 	{"manager", "a manager with 5,000 nodes and 150,000 pods in its caches: memory, and CPU when idle", benchManager},
+	{"queue", "10,000 messages of AWS with duplicates, faults and kills: nodes lost, and nodes drained twice", benchQueue},
 	{"placement", "which nodes can be removed and which instances the pending pods need: time and memory, on one core", benchPlacement},
 }
 
 func benchPlacement(ctx context.Context, _ benchOptions) ([]result.Result, error) {
 	return placement.RunBenchmarks(ctx)
+}
+
+func benchQueue(ctx context.Context, o benchOptions) ([]result.Result, error) {
+	return queue.RunBenchmarks(ctx, o.progress)
 }
 
 func benchAutoscale(ctx context.Context, o benchOptions) ([]result.Result, error) {
@@ -143,9 +149,11 @@ func newBenchCommand() *cobra.Command {
 		"(default 100). manager: nodes in the caches (default 5000)")
 	cmd.Flags().IntVar(&o.pods, "pods", 0, "manager: number of pods (default 30 for each node, at most 150000). surge: Deployments on the node (default 50)")
 	cmd.Flags().DurationVar(&o.quietTime, "quiet", 0, "manager: measuring time; use less than 3m only for experiments")
-	cmd.Flags().StringVar(&o.peer, "peer", "", "peers: program of another handler of Azure's Scheduled Events, such as aks-node-termination-handler")
+	cmd.Flags().StringVar(&o.peer, "peer", "", "peers: program of another handler of Azure's Scheduled Events or EC2's notices, such as "+
+		"aks-node-termination-handler or aws-node-termination-handler")
 	cmd.Flags().StringVar(&o.peerArgs, "peer-args", "", "peers: its arguments, separated by spaces, with {node}, {resource}, {kubeconfig}, {endpoint} and "+
-		"{listen} (default: the flags of aks-node-termination-handler)")
+		"{listen}; {metadata} instead of {endpoint} means EC2 (default: the flags of aks-node-termination-handler, or of "+
+		"aws-node-termination-handler if the program has this name)")
 	cmd.Flags().IntVar(&o.rounds, "rounds", 0, "peers: how often each program drains a node (default 3)")
 	cmd.Flags().StringVar(&o.profile, "profile", "", "directory for profiles and audit logs of the API server, if the group writes them "+
 		"(agent-storm, cloudpool); this slows the measurement down")

@@ -12,7 +12,6 @@ import (
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
-	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 )
 
@@ -21,11 +20,6 @@ type SQS interface {
 	ReceiveMessage(context.Context, *sqs.ReceiveMessageInput, ...func(*sqs.Options)) (*sqs.ReceiveMessageOutput, error)
 	DeleteMessageBatch(context.Context, *sqs.DeleteMessageBatchInput, ...func(*sqs.Options)) (*sqs.DeleteMessageBatchOutput, error)
 	ChangeMessageVisibilityBatch(context.Context, *sqs.ChangeMessageVisibilityBatchInput, ...func(*sqs.Options)) (*sqs.ChangeMessageVisibilityBatchOutput, error)
-}
-
-// EC2 lists the requests about instances. *ec2.Client implements it.
-type EC2 interface {
-	DescribeInstances(context.Context, *ec2.DescribeInstancesInput, ...func(*ec2.Options)) (*ec2.DescribeInstancesOutput, error)
 }
 
 // AutoScaling lists the requests about lifecycle hooks. *autoscaling.Client implements it.
@@ -60,6 +54,12 @@ func NewClients(ctx context.Context, c Config, wrap func(http.RoundTripper) http
 	if loaded.Region == "" {
 		return Clients{}, fmt.Errorf("--aws-queue-region: is empty, and the URL %s of the queue names no region: want a region such as eu-west-1", c.URL)
 	}
+	if loaded.HTTPClient == nil {
+		loaded.HTTPClient = awshttp.NewBuildableClient()
+	}
+	if wrap != nil { // with the authorities of AWS_CA_BUNDLE
+		loaded.HTTPClient = &http.Client{Transport: wrap(clientTransport{loaded.HTTPClient})}
+	}
 	base := func(own, fallback string, set **string) {
 		if endpoint := cmp.Or(own, fallback); endpoint != "" {
 			*set = aws.String(endpoint)
@@ -67,9 +67,17 @@ func NewClients(ctx context.Context, c Config, wrap func(http.RoundTripper) http
 	}
 	return Clients{
 		SQS:         sqs.NewFromConfig(loaded, func(o *sqs.Options) { base(c.Endpoint, sqsEndpoint, &o.BaseEndpoint) }),
-		EC2:         ec2.NewFromConfig(loaded, func(o *ec2.Options) { base(c.EC2Endpoint, c.Endpoint, &o.BaseEndpoint) }),
+		EC2:         newEC2Client(loaded, cmp.Or(c.EC2Endpoint, c.Endpoint)),
 		AutoScaling: autoscaling.NewFromConfig(loaded, func(o *autoscaling.Options) { base(c.AutoScalingEndpoint, c.Endpoint, &o.BaseEndpoint) }),
 	}, nil
+}
+
+// clientTransport is the transport of a client.
+type clientTransport struct{ client aws.HTTPClient }
+
+// RoundTrip implements http.RoundTripper.
+func (r clientTransport) RoundTrip(request *http.Request) (*http.Response, error) {
+	return r.client.Do(request)
 }
 
 // publicHost matches the public hosts of SQS, and its group is the region. The second form is an older one.

@@ -57,6 +57,10 @@ type Config struct {
 	// Acknowledge completes lifecycle hooks. Without it their own timeouts end them.
 	Acknowledge bool
 
+	// LeaseNamespace is the namespace of a Lease that lets only one of several processes handle the queue; empty is no
+	// Lease. The manager has its own leader election and needs none.
+	LeaseNamespace string
+
 	// IgnoredKinds are the kinds of messages that are deleted without any action.
 	IgnoredKinds []string
 }

@@ -1,0 +1,370 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+
+	"github.com/slipway-dev/slipway/internal/elapsed"
+)
+
+const (
+	// maxBatch is the largest number of messages in one request to SQS.
+	maxBatch = 10
+	// maxTracked is the largest number of messages that are handled at once. SQS hides at most 120000 messages.
+	maxTracked = 10000
+	// sqsRequestTimeout is the timeout of a request, in addition to the time that SQS waits for messages.
+	sqsRequestTimeout = 15 * time.Second
+	// minReceivePause and maxReceivePause limit the pause after a failed request for messages. A notice may give two
+	// minutes.
+	minReceivePause = time.Second
+	maxReceivePause = 15 * time.Second
+	// writeInterval is the longest pause between two checks which messages have to be deleted or stay hidden.
+	writeInterval = time.Second
+	// maxReported is how many unreadable messages are remembered, so that each is reported once.
+	maxReported = 10000
+)
+
+// InboxOptions configures an [Inbox]. All fields are required, unless their comment says something else.
+type InboxOptions struct {
+	SQS     SQS
+	Config  Config
+	Metrics *Metrics
+	Log     *slog.Logger
+	// ReadOnly changes nothing in the queue. SQS then delivers each message again and again.
+	ReadOnly bool
+	// OnUnreadable is called once for each message that cannot be parsed; nil is not called.
+	OnUnreadable func(m Message, err error)
+	// Beat is called at every request for messages; nil is not called.
+	Beat func()
+}
+
+// Inbox receives the messages of a queue. It hides a message from other receivers until the message is deleted or
+// parked. If the process dies, SQS delivers the message again. The Inbox is safe for concurrent use.
+type Inbox struct {
+	options InboxOptions
+	wake    chan struct{}
+
+	mu       sync.Mutex
+	tracked  map[string]*trackedMessage // by message ID
+	reported map[string]bool            // unreadable messages, by message ID
+}
+
+// trackedMessage is a message that SQS hides for this process.
+type trackedMessage struct {
+	Message
+
+	kind string
+	// hiddenUntil is when SQS delivers the message again. nextTry is when a failed request for it is repeated.
+	hiddenUntil, nextTry time.Time
+	// isHandled is true if the message has to be deleted. isParked is true if it is left to the queue.
+	isHandled, isParked bool
+}
+
+// NewInbox returns an inbox.
+func NewInbox(o InboxOptions) *Inbox {
+	return &Inbox{options: o, wake: make(chan struct{}, 1), tracked: map[string]*trackedMessage{}, reported: map[string]bool{}}
+}
+
+// Run receives messages until ctx ends. It passes each message that names instances to handle, once until the message is
+// deleted or parked. It deletes messages that require no action, and parks unreadable ones.
+func (b *Inbox) Run(ctx context.Context, handle func(m Message, e Event)) {
+	var group sync.WaitGroup
+	defer group.Wait()
+	group.Go(func() { b.write(ctx) })
+	pause := minReceivePause
+	for ctx.Err() == nil {
+		if b.options.Beat != nil {
+			b.options.Beat()
+		}
+		if b.count() >= maxTracked {
+			elapsed.Sleep(ctx, writeInterval)
+			continue
+		}
+		began := time.Now()
+		received, err := b.receive(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			b.options.Metrics.ReceiveFailed.Inc()
+			b.options.Log.Error("cannot receive messages, will retry", "queue", b.options.Config.URL, "err", err, "retryAfter", pause.String())
+			elapsed.Sleep(ctx, pause)
+			pause = min(2*pause, maxReceivePause)
+			continue
+		}
+		pause = minReceivePause
+		b.options.Metrics.LastReceive.Set(toUnixSeconds(time.Now()))
+		for _, m := range received {
+			if e, isNew := b.track(m, began); isNew {
+				handle(m, e)
+			}
+		}
+	}
+}
+
+func (b *Inbox) count() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.tracked)
+}
+
+func (b *Inbox) receive(ctx context.Context) ([]Message, error) {
+	c := b.options.Config
+	ctx, cancel := context.WithTimeout(ctx, c.WaitTime+sqsRequestTimeout)
+	defer cancel()
+	out, err := b.options.SQS.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{
+		QueueUrl: &c.URL, MaxNumberOfMessages: maxBatch, WaitTimeSeconds: seconds(c.WaitTime), VisibilityTimeout: seconds(c.Visibility),
+		MessageSystemAttributeNames: []types.MessageSystemAttributeName{
+			types.MessageSystemAttributeNameSentTimestamp, types.MessageSystemAttributeNameApproximateReceiveCount,
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	all := make([]Message, 0, len(out.Messages))
+	for _, m := range out.Messages {
+		read := Message{ID: aws.ToString(m.MessageId), ReceiptHandle: aws.ToString(m.ReceiptHandle), Body: aws.ToString(m.Body), Sent: time.Now()}
+		if ms, err := strconv.ParseInt(m.Attributes[string(types.MessageSystemAttributeNameSentTimestamp)], 10, 64); err == nil {
+			read.Sent = time.UnixMilli(ms)
+		}
+		read.Receives, _ = strconv.Atoi(m.Attributes[string(types.MessageSystemAttributeNameApproximateReceiveCount)]) // 0 is unknown
+		all = append(all, read)
+	}
+	return all, nil
+}
+
+// seconds converts a duration to the whole seconds of a request, rounded up.
+func seconds(d time.Duration) int32 { return int32((d + time.Second - 1) / time.Second) }
+
+// track stores a delivery. It returns the event and true if the caller has to handle the message.
+func (b *Inbox) track(m Message, deliveredAt time.Time) (e Event, isNew bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	hiddenUntil := deliveredAt.Add(b.options.Config.Visibility)
+	if known := b.tracked[m.ID]; known != nil { // SQS has delivered it again: only its newest handle is valid
+		known.ReceiptHandle, known.Receives, known.hiddenUntil, known.nextTry = m.ReceiptHandle, m.Receives, hiddenUntil, time.Time{}
+		return Event{}, false
+	}
+	e, err := Parse(m.Body)
+	t := &trackedMessage{Message: m, kind: string(e.Kind), hiddenUntil: hiddenUntil}
+	b.tracked[m.ID] = t
+	log := b.options.Log.With("message", m.ID, "queue", b.options.Config.URL)
+	switch {
+	case err != nil:
+		t.kind, t.isParked = unreadable, true
+		if b.reported[m.ID] {
+			break
+		}
+		if len(b.reported) >= maxReported {
+			clear(b.reported)
+		}
+		b.reported[m.ID] = true
+		log.Error("cannot read a message; it is left to the redrive policy of the queue", "err", err)
+		if b.options.OnUnreadable != nil {
+			b.options.OnUnreadable(m, err)
+		}
+	case len(e.Instances) == 0:
+		t.isHandled = true
+		log.Info("a message requires no action", "kind", e.Kind, "reason", e.Reason)
+	case slices.Contains(b.options.Config.IgnoredKinds, string(e.Kind)):
+		t.isHandled = true
+		log.Info("a message is ignored as configured", "kind", e.Kind, "instances", e.Instances)
+	default:
+		isNew = true
+		log.Info("message", "kind", e.Kind, "instances", e.Instances, "sent", m.Sent, "receives", m.Receives)
+	}
+	b.options.Metrics.Received.With(t.kind).Inc()
+	if !isNew {
+		b.wakeWriter()
+	}
+	return e, isNew
+}
+
+func (b *Inbox) wakeWriter() {
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Delete deletes a handled message from the queue. It retries until SQS has deleted the message.
+func (b *Inbox) Delete(messageID string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if t := b.tracked[messageID]; t != nil {
+		t.isHandled, t.nextTry = true, time.Time{}
+		b.wakeWriter()
+	}
+}
+
+// Oldest returns when the oldest message that is not handled yet was sent, and the number of such messages.
+func (b *Inbox) Oldest() (sent time.Time, count int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, t := range b.tracked {
+		if t.isHandled || t.isParked {
+			continue
+		}
+		count++
+		if !t.Sent.IsZero() && (sent.IsZero() || t.Sent.Before(sent)) {
+			sent = t.Sent
+		}
+	}
+	return sent, count
+}
+
+// write deletes, parks and hides messages until ctx ends.
+func (b *Inbox) write(ctx context.Context) {
+	ticker := time.NewTicker(writeInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-b.wake:
+		case <-ticker.C:
+		}
+		deleted, changed := b.selectWrites(time.Now())
+		if b.options.ReadOnly {
+			b.forget(append(deleted, changed...))
+			continue
+		}
+		for batch := range slices.Chunk(deleted, maxBatch) {
+			b.deleteBatch(ctx, batch)
+		}
+		for batch := range slices.Chunk(changed, maxBatch) {
+			b.changeVisibility(ctx, batch)
+		}
+	}
+}
+
+// writeRequest is one entry of a batch.
+type writeRequest struct {
+	id, handle, kind string
+	visibility       time.Duration
+	isParked         bool
+}
+
+// selectWrites returns the messages to delete, and those with a visibility to change.
+func (b *Inbox) selectWrites(now time.Time) (deleted, changed []writeRequest) {
+	c := b.options.Config
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for id, t := range b.tracked {
+		w := writeRequest{id: id, handle: t.ReceiptHandle, kind: t.kind, visibility: c.Visibility, isParked: t.isParked}
+		switch {
+		case now.Before(t.nextTry):
+		case t.isHandled:
+			deleted = append(deleted, w)
+		case t.isParked:
+			// Each delivery doubles the pause, so that the message does not circulate quickly.
+			w.visibility = min(c.ParkedVisibility, c.Visibility<<min(max(t.Receives-1, 0), 20))
+			changed = append(changed, w)
+		case t.hiddenUntil.Sub(now) < c.Visibility/2 && !b.options.ReadOnly:
+			changed = append(changed, w)
+		}
+	}
+	return deleted, changed
+}
+
+func (b *Inbox) forget(all []writeRequest) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, w := range all {
+		delete(b.tracked, w.id)
+	}
+}
+
+func (b *Inbox) deleteBatch(ctx context.Context, batch []writeRequest) {
+	var entries []types.DeleteMessageBatchRequestEntry
+	for i, w := range batch {
+		entries = append(entries, types.DeleteMessageBatchRequestEntry{Id: aws.String(strconv.Itoa(i)), ReceiptHandle: &w.handle})
+	}
+	limited, cancel := context.WithTimeout(ctx, sqsRequestTimeout)
+	defer cancel()
+	out, err := b.options.SQS.DeleteMessageBatch(limited, &sqs.DeleteMessageBatchInput{QueueUrl: &b.options.Config.URL, Entries: entries})
+	failed := b.failedEntries(ctx, "delete", batch, err, func() []types.BatchResultErrorEntry { return out.Failed })
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i, w := range batch {
+		if failed[i] == nil {
+			delete(b.tracked, w.id)
+			b.options.Metrics.Deleted.With(w.kind).Inc()
+		}
+	}
+}
+
+func (b *Inbox) changeVisibility(ctx context.Context, batch []writeRequest) {
+	var entries []types.ChangeMessageVisibilityBatchRequestEntry
+	for i, w := range batch {
+		entries = append(entries, types.ChangeMessageVisibilityBatchRequestEntry{
+			Id: aws.String(strconv.Itoa(i)), ReceiptHandle: &w.handle, VisibilityTimeout: seconds(w.visibility),
+		})
+	}
+	began := time.Now()
+	limited, cancel := context.WithTimeout(ctx, sqsRequestTimeout)
+	defer cancel()
+	out, err := b.options.SQS.ChangeMessageVisibilityBatch(limited, &sqs.ChangeMessageVisibilityBatchInput{QueueUrl: &b.options.Config.URL, Entries: entries})
+	failed := b.failedEntries(ctx, "hide", batch, err, func() []types.BatchResultErrorEntry { return out.Failed })
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i, w := range batch {
+		t := b.tracked[w.id]
+		switch {
+		case w.isParked: // if the request failed, SQS delivers it after the old time
+			b.options.Metrics.Parked.With(w.kind).Inc()
+			delete(b.tracked, w.id)
+		case t != nil && failed[i] == nil:
+			t.hiddenUntil = began.Add(w.visibility)
+		}
+	}
+}
+
+// failedEntries returns the error of each failed entry of a batch, by its index, and logs the first. A failed entry is
+// repeated later, with the newest receipt handle.
+func (b *Inbox) failedEntries(ctx context.Context, verb string, batch []writeRequest, err error, entries func() []types.BatchResultErrorEntry) map[int]error {
+	failed := map[int]error{}
+	if err != nil {
+		for i := range batch {
+			failed[i] = err
+		}
+	} else {
+		for _, f := range entries() {
+			if i, err := strconv.Atoi(aws.ToString(f.Id)); err == nil {
+				failed[i] = fmt.Errorf("%s: %s", aws.ToString(f.Code), aws.ToString(f.Message))
+			}
+		}
+	}
+	if len(failed) == 0 || ctx.Err() != nil {
+		return failed
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now, isLogged := time.Now(), false
+	for i, w := range batch {
+		if failed[i] == nil {
+			continue
+		}
+		if !isLogged {
+			isLogged = true
+			b.options.Log.Warn("cannot "+verb+" messages, will retry", "queue", b.options.Config.URL, "message", w.id, "messages", len(failed), "err", failed[i])
+		}
+		switch t := b.tracked[w.id]; {
+		case t == nil:
+		case t.isHandled && now.After(t.hiddenUntil):
+			delete(b.tracked, w.id) // the handle may have expired: SQS delivers the message again
+		default:
+			t.nextTry = now.Add(min(b.options.Config.Visibility/4, maxReceivePause))
+		}
+	}
+	return failed
+}

@@ -1,0 +1,395 @@
+package queueagents
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/agent"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/notice"
+	"github.com/slipway-dev/slipway/internal/notice/aws/queue"
+)
+
+// bridge returns an event of EventBridge that happens now.
+func bridge(source, detailType, detail string) string {
+	return fmt.Sprintf(`{"id":"event","detail-type":%q,"source":%q,"time":%q,"detail":%s}`, detailType, source, time.Now().UTC().Format(time.RFC3339), detail)
+}
+
+func spot(instance string) string {
+	return bridge("aws.ec2", "EC2 Spot Instance Interruption Warning", fmt.Sprintf(`{"instance-id":%q,"instance-action":"terminate"}`, instance))
+}
+
+func stateChange(instance, state string) string {
+	return bridge("aws.ec2", "EC2 Instance State-change Notification", fmt.Sprintf(`{"instance-id":%q,"state":%q}`, instance, state))
+}
+
+// hook returns a message of a lifecycle hook that waits in w.
+func (w *world) hook(instance, transition, token string) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.hooks[token] = true
+	return fmt.Sprintf(`{"LifecycleActionToken":%q,"AutoScalingGroupName":"workers","LifecycleHookName":"drain","EC2InstanceId":%q,"LifecycleTransition":"autoscaling:EC2_INSTANCE_%s"}`,
+		token, instance, transition)
+}
+
+func (w *world) waitingHooks() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.hooks)
+}
+
+func TestMessageIsDeletedOnlyOnceItsNodeIsDrained(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.drainTime = 5 * time.Minute // longer than the visibility
+		w.addNode("a", "i-0a")
+		w.send(spot("i-0a"))
+		defer w.start()()
+		time.Sleep(4 * time.Minute)
+		if w.countMessages() != 1 || w.drainsOf("a") != 1 {
+			t.Fatalf("%d messages, %d drains", w.countMessages(), w.drainsOf("a"))
+		}
+		w.mu.Lock()
+		receives := w.messages["message-1"].receives
+		w.mu.Unlock()
+		if receives != 1 {
+			t.Errorf("the message was delivered %d times", receives)
+		}
+		await(t, "the message is still there", 2*time.Minute, func() bool { return w.countMessages() == 0 })
+		w.send(spot("i-0a")) // a duplicate after the drain
+		await(t, "the duplicate is still there", time.Minute, func() bool { return w.countMessages() == 0 })
+		if w.drainsOf("a") != 1 {
+			t.Errorf("%d drains", w.drainsOf("a"))
+		}
+	})
+}
+
+func TestKillsLoseNoMessageAndRepeatNoDrain(t *testing.T) {
+	for seed := range 3 {
+		synctest.Test(t, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(uint64(seed), 0))
+			w := newWorld(t)
+			const nodes = 20
+			for i := range nodes {
+				w.addNode(fmt.Sprintf("n%d", i), fmt.Sprintf("i-%04x", i))
+			}
+			for i := range 200 {
+				instance := fmt.Sprintf("i-%04x", r.IntN(nodes))
+				switch r.IntN(4) {
+				case 0:
+					w.send(w.hook(instance, "TERMINATING", "token-"+instance))
+				case 1:
+					w.send(stateChange(instance, "shutting-down"))
+				default:
+					w.send(spot(instance))
+				}
+				if i%40 == 0 {
+					w.send("poison")
+				}
+			}
+			for range 15 {
+				kill := w.start()
+				for _, request := range []string{"receive", "delete", "delete answer", "complete", "heartbeat", "hooks", "visibility", "list"} {
+					w.fail(request, nil)
+					if r.IntN(3) == 0 {
+						w.fail(request, errors.New("lost"))
+					}
+				}
+				time.Sleep(time.Duration(r.IntN(int(40 * time.Second))))
+				kill()
+			}
+			clear(w.fails)
+			defer w.start()()
+			await(t, "messages are left", 10*time.Minute, func() bool { return w.countMessages() == 5 }) // the unreadable ones
+			for i := range nodes {
+				if n := w.drainsOf(fmt.Sprintf("n%d", i)); n != 1 {
+					t.Errorf("node %d: %d drains", i, n)
+				}
+			}
+			if w.waitingHooks() != 0 {
+				t.Errorf("%d hooks wait", w.waitingHooks())
+			}
+		})
+	}
+}
+
+func TestMessageOfNoNodeIsDeletedAfterTheGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.send(spot("i-0a"))
+		w.send(spot("i-0b"))
+		defer w.start()()
+		time.Sleep(time.Minute)
+		w.mu.Lock()
+		watch := w.watch
+		w.watch = nil // the watch is behind
+		w.mu.Unlock()
+		w.addNode("b", "i-0b")
+		time.Sleep(8 * time.Minute)
+		if w.countMessages() != 2 {
+			t.Fatalf("%d messages before the grace has passed", w.countMessages())
+		}
+		await(t, "the message of no node is left", 2*time.Minute, func() bool { return w.countMessages() == 1 })
+		time.Sleep(time.Minute)
+		if w.countMessages() != 1 {
+			t.Fatal("deleted the message of a node that the watch does not show yet")
+		}
+		w.mu.Lock()
+		w.watch = watch
+		w.mu.Unlock()
+		w.addNode("b", "i-0b")
+		await(t, "the late node is not drained", time.Minute, func() bool { return w.drainsOf("b") == 1 && w.countMessages() == 0 })
+	})
+}
+
+func TestUnreadableMessageIsReportedOnceAndParked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.addNode("a", "i-0a")
+		w.send("{")
+		w.send(`{"Event":"autoscaling:TEST_NOTIFICATION"}`)
+		w.send(spot("i-0a"))
+		defer w.start()()
+		time.Sleep(2 * time.Hour)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		m := w.messages["message-1"]
+		if len(w.messages) != 1 || m == nil || w.unreadable != 1 || m.receives < 5 || m.receives > 15 {
+			t.Errorf("%d messages, reported %d times, %+v", len(w.messages), w.unreadable, m)
+		}
+	})
+}
+
+func TestLaunchHookIsCompletedOnceTheNodeIsReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.send(w.hook("i-0a", "LAUNCHING", "launch"))
+		defer w.start()()
+		time.Sleep(30 * time.Second)
+		w.addNode("a", "i-0a")
+		w.setNode("a", func(n *kubeapi.Node) { n.Status.Conditions[0].Status = "False" })
+		time.Sleep(30 * time.Second)
+		if w.waitingHooks() != 1 || w.countMessages() != 1 {
+			t.Fatal("the hook is completed before the node is Ready")
+		}
+		w.setNode("a", func(n *kubeapi.Node) { n.Status.Conditions[0].Status = "True" })
+		await(t, "the hook waits", time.Minute, func() bool { return w.waitingHooks() == 0 && w.countMessages() == 0 })
+		if w.drainsOf("a") != 0 {
+			t.Error("a launched node is drained")
+		}
+	})
+}
+
+func TestTerminateHookIsKeptWaitingWhileTheNodeDrains(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.config.CompletionDelay = 10 * time.Second
+		w.drainTime = 5 * time.Minute
+		w.addNode("a", "i-0a")
+		w.send(w.hook("i-0a", "TERMINATING", "token"))
+		defer w.start()()
+		time.Sleep(5 * time.Minute)
+		w.mu.Lock()
+		heartbeats := w.heartbeats
+		w.mu.Unlock()
+		if heartbeats < 5 || heartbeats > 6 || w.waitingHooks() != 1 {
+			t.Errorf("%d heartbeats in 5m with a timeout of 2m, %d hooks wait", heartbeats, w.waitingHooks())
+		}
+		await(t, "the hook waits", time.Minute, func() bool { return w.waitingHooks() == 0 && w.countMessages() == 0 })
+		time.Sleep(5 * time.Minute)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.heartbeats > heartbeats+1 {
+			t.Errorf("%d heartbeats after the completion", w.heartbeats-heartbeats)
+		}
+	})
+}
+
+func TestRenamedNodeIsDrainedAndReusedNameIsNot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.drainTime = time.Minute
+		w.addNode("a", "i-0a")
+		w.send(spot("i-0a"))
+		defer w.start()()
+		await(t, "the node is not drained", time.Minute, func() bool { return w.drainsOf("a") == 1 })
+		w.deleteNode("a")
+		w.addNode("a", "i-0b") // another instance with the name
+		w.addNode("c", "i-0a") // the instance with another name
+		await(t, "the renamed node is not drained", time.Minute, func() bool { return w.drainsOf("c") == 1 })
+		await(t, "the message is left", 3*time.Minute, func() bool { return w.countMessages() == 0 })
+		if w.drainsOf("a") != 1 || w.phaseOf("a", string(queue.SpotInterruption)) != "" {
+			t.Errorf("the new node with the name: %d drains, phase %q", w.drainsOf("a"), w.phaseOf("a", string(queue.SpotInterruption)))
+		}
+	})
+}
+
+func TestNoticesOfTwoKindsAreOneDrain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.addNode("a", "i-0a")
+		w.send(spot("i-0a"))
+		w.send(w.hook("i-0a", "TERMINATING", "token"))
+		w.send(bridge("aws.ec2", "EC2 Instance Rebalance Recommendation", `{"instance-id":"i-0a"}`))
+		defer w.start()()
+		await(t, "messages are left", time.Minute, func() bool { return w.countMessages() == 0 })
+		w.send(stateChange("i-0a", "shutting-down"))
+		await(t, "the last message is left", time.Minute, func() bool { return w.countMessages() == 0 })
+		if w.drainsOf("a") != 1 || w.waitingHooks() != 0 || w.phaseOf("a", string(queue.StateChange)) != "drained" || w.phaseOf("a", string(queue.Rebalance)) != "cordoned" {
+			t.Errorf("%d drains, %d hooks, state change %q, rebalance %q", w.drainsOf("a"), w.waitingHooks(), w.phaseOf("a", string(queue.StateChange)), w.phaseOf("a", string(queue.Rebalance)))
+		}
+	})
+}
+
+func health(status string, starts time.Time) string {
+	return bridge("aws.health", "AWS Health Event", fmt.Sprintf(`{"eventArn":"arn:aws:health:eu-west-1::event/EC2/X/1","service":"EC2","eventTypeCategory":"scheduledChange",`+
+		`"eventTypeCode":"AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED","statusCode":%q,"startTime":%q,"affectedEntities":[{"entityValue":"i-0a"},{"entityValue":"i-0ff"}]}`,
+		status, starts.UTC().Format(time.RFC1123)))
+}
+
+func TestScheduledEventWaitsOnTheNodeUntilItIsDue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.config.DeleteIfNodeNotFound = true // of the other instance
+		w.addNode("a", "i-0a")
+		event := queue.Event{Kind: queue.ScheduledEvent, ID: "arn:aws:health:eu-west-1::event/EC2/X/1"}
+		w.send(health("upcoming", time.Now().Add(48*time.Hour)))
+		kill := w.start()
+		defer func() { kill() }()
+		await(t, "the message is left", time.Minute, func() bool { return w.countMessages() == 0 })
+		time.Sleep(time.Hour)
+		kill()
+		kill = w.start()
+		w.send(health("upcoming", time.Now().Add(4*time.Hour))) // earlier than announced
+		await(t, "the second message is left", time.Minute, func() bool { return w.countMessages() == 0 })
+		time.Sleep(4*time.Hour - 20*time.Minute)
+		if w.drainsOf("a") != 0 {
+			t.Fatal("drained 20 minutes before the event")
+		}
+		time.Sleep(10 * time.Minute)
+		if w.drainsOf("a") != 1 || w.phaseOf("a", event.NoticeID()) != "drained" {
+			t.Fatalf("%d drains 10 minutes before the event, phase %q", w.drainsOf("a"), w.phaseOf("a", event.NoticeID()))
+		}
+		time.Sleep(15 * time.Minute)
+		w.setNode("a", func(n *kubeapi.Node) { n.Status.Conditions[0].LastTransitionTime = time.Now() }) // rebooted
+		await(t, "the node is not restored", time.Minute, func() bool { return w.phaseOf("a", event.NoticeID()) == "" })
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if annotation, has := w.nodes["a"].Annotations[PlannedAnnotation]; has {
+			t.Errorf("annotation %s is left: %s", PlannedAnnotation, annotation)
+		}
+	})
+}
+
+func TestClosedEventRestoresTheNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.config.DeleteIfNodeNotFound = true
+		w.addNode("a", "i-0a")
+		event := queue.Event{Kind: queue.ScheduledEvent, ID: "arn:aws:health:eu-west-1::event/EC2/X/1"}
+		w.send(health("upcoming", time.Now().Add(5*time.Minute)))
+		defer w.start()()
+		await(t, "the node is not drained", time.Minute, func() bool { return w.phaseOf("a", event.NoticeID()) == "drained" && w.countMessages() == 0 })
+		w.send(health("closed", time.Now().Add(5*time.Minute)))
+		await(t, "the node is not restored", time.Minute, func() bool { return w.phaseOf("a", event.NoticeID()) == "" && w.countMessages() == 0 })
+		time.Sleep(time.Hour)
+		if w.drainsOf("a") != 1 {
+			t.Errorf("%d drains", w.drainsOf("a"))
+		}
+	})
+}
+
+func TestInstanceWithoutManagedTagIsLeftAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.config.CheckTag = true
+		w.addNode("a", "i-0a")
+		w.addNode("b", "i-0b")
+		w.tags["i-0a"], w.tags["i-0b"] = []string{w.config.ManagedTag}, []string{"other"}
+		w.fail("describe", errors.New("throttled"))
+		w.send(spot("i-0a"))
+		w.send(spot("i-0b"))
+		w.send(spot("i-0c"))
+		defer w.start()()
+		time.Sleep(time.Minute)
+		if w.drainsOf("a")+w.drainsOf("b") != 0 || w.countMessages() != 3 {
+			t.Fatal("acted on an instance with unknown tags")
+		}
+		w.fail("describe", nil)
+		await(t, "messages are left", time.Minute, func() bool { return w.countMessages() == 0 })
+		if w.drainsOf("a") != 1 || w.drainsOf("b") != 0 {
+			t.Errorf("drains: %d with the tag, %d without", w.drainsOf("a"), w.drainsOf("b"))
+		}
+	})
+}
+
+func TestNodeWithoutProviderIDIsFoundByDNSName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.config.UseNodeNameByDNS = true
+		w.setNode("ip-10-0-0-1.ec2.internal", func(n *kubeapi.Node) { n.Status.Conditions = []kubeapi.Condition{{Type: "Ready", Status: "True"}} })
+		w.dnsNames["i-0a"] = "IP-10-0-0-1.ec2.internal"
+		w.send(spot("i-0a"))
+		defer w.start()()
+		await(t, "the message is left", time.Minute, func() bool { return w.countMessages() == 0 })
+		if w.drainsOf("ip-10-0-0-1.ec2.internal") != 1 {
+			t.Error("the node is not drained")
+		}
+	})
+}
+
+func TestInstanceThatRunsAgainIsRestored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.addNode("a", "i-0a")
+		w.send(stateChange("i-0a", "stopping"))
+		kill := w.start()
+		defer func() { kill() }()
+		await(t, "the message is left", time.Minute, func() bool { return w.countMessages() == 0 })
+		time.Sleep(time.Minute)
+		old := stateChange("i-0a", "stopped") // delivered late
+		time.Sleep(time.Minute)
+		w.send(stateChange("i-0a", "running"))
+		w.send(old)
+		await(t, "the node is not restored", time.Minute, func() bool { return w.phaseOf("a", string(queue.StateChange)) == "" && w.countMessages() == 0 })
+	})
+}
+
+func TestIgnoredTypeIsDeletedWithoutAgent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.policy.ActionByType[notice.Preempt] = agent.Ignore
+		w.config.IgnoredKinds = []string{string(queue.StateChange)}
+		w.addNode("a", "i-0a")
+		w.send(spot("i-0a"))
+		w.send(stateChange("i-0a", "stopping"))
+		defer w.start()()
+		await(t, "messages are left", time.Minute, func() bool { return w.countMessages() == 0 })
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if len(w.nodes["a"].Annotations) != 0 {
+			t.Errorf("annotations %v", w.nodes["a"].Annotations)
+		}
+	})
+}
+
+func TestSlotsGoToTheMostUrgent(t *testing.T) {
+	p := newSlotPool(1)
+	a, b, c := p.newSlot("a"), p.newSlot("b"), p.newSlot("c")
+	now := time.Now()
+	a.SetWanted(true, time.Time{})
+	b.SetWanted(true, time.Time{})
+	c.SetWanted(true, now)
+	if !a.IsHeld() || b.IsHeld() || c.IsHeld() || strings.Join(b.Holders(), " ") != "a" {
+		t.Fatalf("a %v, b %v, c %v", a.IsHeld(), b.IsHeld(), c.IsHeld())
+	}
+	a.SetWanted(false, time.Time{})
+	if a.IsHeld() || b.IsHeld() || !c.IsHeld() || !a.IsReleased() {
+		t.Errorf("a %v, b %v, c %v", a.IsHeld(), b.IsHeld(), c.IsHeld())
+	}
+}

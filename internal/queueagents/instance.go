@@ -1,0 +1,368 @@
+package queueagents
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/agent"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/notice"
+	"github.com/slipway-dev/slipway/internal/notice/aws/queue"
+	"github.com/slipway-dev/slipway/internal/notice/poll"
+	"github.com/slipway-dev/slipway/internal/notice/report"
+)
+
+// instance is what is known of one EC2 instance that has a message or a notice.
+type instance struct {
+	id       string
+	notices  map[string]*instanceNotice // that have not ended, by notice ID
+	ended    map[string]time.Time       // when a message has ended a notice, by notice ID
+	messages map[string]*message        // not handled yet, by message ID
+	planner  *poll.Planner
+	// missingSince is since when the instance has no Node; zero if it has one.
+	missingSince time.Time
+	// isLookedUp is true once EC2 has told the tags and the name. isForeign is true if the instance has no managed tag.
+	isLookedUp, isForeign bool
+	dnsName               string
+}
+
+// instanceNotice is a notice of an instance.
+type instanceNotice struct {
+	notice.Notice
+
+	due time.Time // when the interruption is due; zero is unknown
+	// changedAt is the time of the event that says when the interruption is due. Events come in any order.
+	changedAt time.Time
+	// approval completes the lifecycle hook; nil if the notice has none, or if its message was not received yet.
+	approval       *approval
+	stopHeartbeats context.CancelFunc // nil while none are sent
+	// nextRetry is when a drain that gave up is tried again.
+	nextRetry time.Time
+}
+
+// message is a message with instances that are not handled yet.
+type message struct {
+	queue.Message
+
+	event   queue.Event
+	waiting map[string]bool // the instances that are not handled yet, by ID
+	// hookTimeout is the timeout of the lifecycle hook; 0 until it is known.
+	hookTimeout time.Duration
+	// completion is the progress of a hook that this process completes without a drain.
+	completion completionState
+	nextTry    time.Time
+}
+
+type completionState int
+
+const (
+	notCompleted completionState = iota
+	completing
+	completed
+)
+
+func (c *Controller) addInstance(id string) *instance {
+	i := c.instances[id]
+	if i == nil {
+		i = &instance{
+			id: id, notices: map[string]*instanceNotice{}, ended: map[string]time.Time{}, messages: map[string]*message{}, planner: poll.NewPlanner(c.options.Leads),
+		}
+		c.instances[id] = i
+	}
+	return i
+}
+
+// addMessage stores a new message and reconciles its instances.
+func (c *Controller) addMessage(received queue.Message, e queue.Event) {
+	if c.messages[received.ID] != nil {
+		return
+	}
+	m := &message{Message: received, event: e, waiting: map[string]bool{}}
+	c.messages[m.ID] = m
+	for _, id := range e.Instances {
+		m.waiting[id] = true
+		c.addInstance(id).messages[m.ID] = m
+	}
+	if e.Hook.Name == "" {
+		c.reconcileMessage(m)
+		return
+	}
+	c.group.Go(func() {
+		timeout := c.hooks.Timeout(c.ctx, e.Hook)
+		c.enqueue(func() {
+			m.hookTimeout = timeout
+			c.reconcileMessage(m)
+		})
+	})
+}
+
+func (c *Controller) reconcileMessage(m *message) {
+	for _, id := range slices.Collect(maps.Keys(m.waiting)) {
+		c.reconcile(id)
+	}
+}
+
+// reconcile brings the agents of one instance in line with its notices, and deletes its handled messages.
+func (c *Controller) reconcile(id string) {
+	i := c.instances[id]
+	if i == nil || !c.nodesListed {
+		return
+	}
+	now := time.Now()
+	nodes := c.nodesOf(id)
+	if len(nodes) > 0 {
+		i.missingSince = time.Time{}
+	} else if i.missingSince.IsZero() {
+		i.missingSince = now
+	}
+	if c.needsLookup(i, nodes) {
+		return
+	}
+	if i.isForeign {
+		c.resolveAll(i, "the instance does not exist or has no tag "+c.options.Config.ManagedTag)
+		i.notices = map[string]*instanceNotice{}
+	}
+	c.applyMessages(i, now)
+	c.readRecords(i, nodes)
+	c.dropEndedNotices(i, nodes, now)
+	due, planned, later := i.split(now)
+	for _, n := range nodes {
+		c.syncAgent(i, n, due, planned)
+		c.syncPlanned(n, i, later, now)
+	}
+	for _, m := range slices.Collect(maps.Values(i.messages)) {
+		if c.isHandled(i, m, nodes, later, now) {
+			c.resolve(i, m)
+		}
+	}
+	c.syncHeartbeats(i, nodes, due)
+	if len(i.messages) == 0 && len(i.ended) == 0 && (len(i.notices) == 0 || len(nodes) == 0 && now.Sub(i.missingSince) > c.options.Config.UnknownNodeGrace) {
+		c.forget(i, nodes)
+	}
+}
+
+func (c *Controller) forget(i *instance, nodes []*node) {
+	for _, n := range i.notices {
+		n.endHeartbeats()
+	}
+	if !slices.ContainsFunc(nodes, func(n *node) bool { return n.run != nil || len(n.reports) > 0 }) {
+		delete(c.instances, i.id)
+	}
+}
+
+// applyMessages adds the notices of new messages, and ends those that a message ends.
+func (c *Controller) applyMessages(i *instance, now time.Time) {
+	for _, m := range i.messages {
+		e := &m.event
+		switch {
+		case e.Kind == queue.ASGLaunch, e.Hook.Name != "" && m.hookTimeout == 0:
+		case e.IsInterruption():
+			c.applyInterruption(i, m, now)
+		default:
+			for _, id := range i.endedBy(e) {
+				if e.Time.After(i.ended[id]) || i.ended[id].IsZero() {
+					i.ended[id] = e.Time
+					i.removeNotice(id)
+				}
+			}
+		}
+	}
+}
+
+// endedBy returns the IDs of the notices that an event ends. An instance that runs again was not interrupted, or has been.
+func (i *instance) endedBy(e *queue.Event) []string {
+	if e.Kind == queue.ScheduledEvent {
+		return []string{e.NoticeID()}
+	}
+	if e.Kind != queue.StateChange || e.State != "running" || e.Time.IsZero() {
+		return nil
+	}
+	var all []string
+	for id, n := range i.notices {
+		switch queue.KindOfNotice(id) {
+		case queue.StateChange, queue.SpotInterruption, queue.CapacityReservation:
+			if !n.due.IsZero() && e.Time.After(n.due) {
+				all = append(all, id)
+			}
+		}
+	}
+	return all
+}
+
+func (i *instance) removeNotice(id string) {
+	if n := i.notices[id]; n != nil {
+		n.endHeartbeats()
+		delete(i.notices, id)
+	}
+}
+
+// applyInterruption adds the notice of a message, unless a newer message has ended it. A repeated message changes nothing.
+func (c *Controller) applyInterruption(i *instance, m *message, now time.Time) {
+	e := &m.event
+	id := e.NoticeID()
+	if end, isEnded := i.ended[id]; isEnded {
+		if !e.Time.After(end) {
+			return
+		}
+		delete(i.ended, id)
+	}
+	known := i.notices[id]
+	if known == nil || e.Kind == queue.ScheduledEvent && !known.NotBefore.Equal(e.Starts) && e.Time.After(known.changedAt) {
+		known = &instanceNotice{Notice: e.NewNotice(i.id, c.hooks.DrainTime(m.hookTimeout)), changedAt: e.Time}
+		known.due = dueTime(known.Notice, now)
+		known.NotApprovable = known.NotApprovable || !c.options.Acknowledges
+		i.notices[id] = known
+	}
+	if e.Kind == queue.ASGTerminate && known.approval == nil {
+		known.approval = &approval{hooks: c.hooks, hook: e.Hook, instance: i.id, delay: c.options.Config.CompletionDelay}
+		known.NotApprovable = !c.options.Acknowledges
+		known.NoticePeriod = c.hooks.DrainTime(m.hookTimeout)
+	}
+}
+
+// dueTime returns when the interruption of a notice that is first read now is due.
+func dueTime(n notice.Notice, now time.Time) time.Time {
+	switch {
+	case n.Type == notice.Rebalance:
+		return time.Time{}
+	case !n.NotBefore.IsZero():
+		return n.NotBefore
+	}
+	return now.Add(n.NoticePeriod)
+}
+
+// readRecords adds the notices that the Nodes have on record: those that an earlier process was handling, and planned ones.
+func (c *Controller) readRecords(i *instance, nodes []*node) {
+	add := func(n notice.Notice, due time.Time) bool {
+		_, isEnded := i.ended[n.ID]
+		if i.notices[n.ID] != nil || isEnded || queue.KindOfNotice(n.ID) == "" {
+			return false
+		}
+		n.NotApprovable = true // until its message has told the hook
+		if n.Type != notice.Rebalance && due.IsZero() {
+			due = n.NotBefore
+		}
+		i.notices[n.ID] = &instanceNotice{Notice: n, due: due}
+		return true
+	}
+	for _, n := range nodes {
+		var resumed []notice.Notice
+		for _, r := range n.reports {
+			if r.Type.HasDeadline() && !r.NotBefore.IsZero() {
+				r.Deadline = r.NotBefore // the deadline of a started notice is its first read
+			}
+			if add(r.Notice, r.Deadline) {
+				resumed = append(resumed, r.Notice)
+			}
+		}
+		if len(resumed) > 0 {
+			i.planner.Resume(resumed)
+		}
+		for _, p := range n.planned {
+			add(p, p.NotBefore)
+		}
+	}
+}
+
+// dropEndedNotices drops the notices that have ended although their instance still has a Node.
+func (c *Controller) dropEndedNotices(i *instance, nodes []*node, now time.Time) {
+	for id, n := range i.notices {
+		if slices.ContainsFunc(nodes, func(node *node) bool { return queue.HasEnded(n.Notice, n.due, readySince(node.Node), now) }) {
+			c.log.Info("the notice has ended: the node is Ready after the interruption was due", "instance", i.id, "id", id, "due", n.due)
+			i.ended[id] = now
+			i.removeNotice(id)
+		}
+	}
+	for id := range i.ended { // until its last message and record are gone
+		if !slices.ContainsFunc(nodes, func(n *node) bool { return n.hasRecord(id) }) && !i.hasMessageFor(id) {
+			delete(i.ended, id)
+		}
+	}
+}
+
+func (n *node) hasRecord(id string) bool {
+	return n.reportOf(id) != nil || slices.ContainsFunc(n.planned, func(p notice.Notice) bool { return p.ID == id })
+}
+
+func (n *node) reportOf(id string) *report.Report {
+	if at := slices.IndexFunc(n.reports, func(r report.Report) bool { return r.ID == id }); at >= 0 {
+		return &n.reports[at]
+	}
+	return nil
+}
+
+func (i *instance) hasMessageFor(id string) bool {
+	for _, m := range i.messages {
+		if m.event.IsInterruption() && m.event.NoticeID() == id || slices.Contains(i.endedBy(&m.event), id) {
+			return true
+		}
+	}
+	return false
+}
+
+// readySince returns since when a Node is Ready; zero if it is not.
+func readySince(n *kubeapi.Node) time.Time {
+	for _, condition := range n.Status.Conditions {
+		if condition.Type == "Ready" && condition.Status == "True" {
+			return condition.LastTransitionTime
+		}
+	}
+	return time.Time{}
+}
+
+// split returns the notices that the agent acts on now, and the scheduled events that it acts on later. planned lacks an
+// event that has moved to a later time, because the agent has to restore the node.
+func (i *instance) split(now time.Time) (due, planned, later []notice.Notice) {
+	var scheduled []notice.Notice
+	for _, id := range slices.Sorted(maps.Keys(i.notices)) {
+		if n := i.notices[id]; queue.KindOfNotice(id) == queue.ScheduledEvent {
+			scheduled = append(scheduled, n.Notice)
+		} else {
+			due = append(due, n.Notice)
+		}
+	}
+	begun, planned, _ := i.planner.Split(scheduled, now)
+	for _, n := range scheduled {
+		if !slices.ContainsFunc(begun, func(b notice.Notice) bool { return b.ID == n.ID }) {
+			later = append(later, n)
+		}
+	}
+	return append(due, begun...), planned, later
+}
+
+// actionFor returns the action of the policy for a notice.
+func (c *Controller) actionFor(n notice.Notice) agent.Action {
+	return c.options.Policy.Decide(n, agent.SeenTimes{First: time.Now(), Started: time.Now()}).Action
+}
+
+// syncHeartbeats sends heartbeats for the hooks of an instance with a Node, until the hooks are completed.
+func (c *Controller) syncHeartbeats(i *instance, nodes []*node, due []notice.Notice) {
+	for _, d := range due {
+		n := i.notices[d.ID]
+		isDone := len(nodes) == 0 || n.approval != nil && n.approval.isCompleted() ||
+			slices.ContainsFunc(nodes, func(node *node) bool {
+				r := node.reportOf(d.ID)
+				return r != nil && r.Phase == string(agent.Acknowledged)
+			})
+		action := c.actionFor(d)
+		switch {
+		case n.approval == nil:
+		case isDone || !c.options.Acknowledges:
+			n.endHeartbeats()
+		case n.stopHeartbeats == nil && (action == agent.Drain || action == agent.DrainMarked):
+			var ctx context.Context
+			ctx, n.stopHeartbeats = context.WithCancel(c.ctx)
+			a := n.approval
+			c.group.Go(func() { c.hooks.SendHeartbeats(ctx, a.hook, a.instance) })
+		}
+	}
+}
+
+func (n *instanceNotice) endHeartbeats() {
+	if n.stopHeartbeats != nil {
+		n.stopHeartbeats()
+		n.stopHeartbeats = func() {} // once is enough: a completed hook does not wait again
+	}
+}

@@ -1,0 +1,198 @@
+package queueagents
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/agent"
+	"github.com/slipway-dev/slipway/internal/cloud/aws/providerid"
+	"github.com/slipway-dev/slipway/internal/notice"
+	"github.com/slipway-dev/slipway/internal/notice/aws/queue"
+)
+
+// resolve marks a message as handled for one instance. If it is handled for all, it is deleted.
+func (c *Controller) resolve(i *instance, m *message) {
+	delete(i.messages, m.ID)
+	delete(m.waiting, i.id)
+	if len(m.waiting) == 0 {
+		delete(c.messages, m.ID)
+		c.inbox.Delete(m.ID)
+	}
+}
+
+func (c *Controller) resolveAll(i *instance, reason string) {
+	for _, m := range i.messages {
+		c.log.Info("a message needs no action", "message", m.ID, "kind", m.event.Kind, "instance", i.id, "reason", reason)
+		c.resolve(i, m)
+	}
+}
+
+// isHandled reports whether a message needs nothing more for an instance that has a Node: every Node has it on record, as
+// far as the policy requires.
+func (c *Controller) isHandled(i *instance, m *message, nodes []*node, planned []notice.Notice, now time.Time) bool {
+	e := &m.event
+	known := i.notices[e.NoticeID()]
+	switch {
+	case len(nodes) == 0:
+		// The Node may be gone before its agent has recorded the completion. For all others see deleteMessagesWithoutNode.
+		return known != nil && known.approval != nil && known.approval.isCompleted()
+	case e.Kind == queue.ASGLaunch:
+		return c.completeLaunch(m, nodes, now)
+	case e.Hook.Name != "" && m.hookTimeout == 0:
+		return false
+	case !e.IsInterruption():
+		return !slices.ContainsFunc(i.endedBy(e), func(id string) bool {
+			return slices.ContainsFunc(nodes, func(n *node) bool { return n.hasRecord(id) })
+		})
+	}
+	if known == nil {
+		return true // it has ended
+	}
+	for _, n := range nodes {
+		if !c.isOnRecord(m, known, n, slices.ContainsFunc(planned, func(p notice.Notice) bool { return p.ID == known.ID }), now) {
+			return false
+		}
+	}
+	return true
+}
+
+// isOnRecord reports whether a Node has all on record that the policy requires for a notice.
+func (c *Controller) isOnRecord(m *message, known *instanceNotice, n *node, isPlanned bool, now time.Time) bool {
+	action, r := c.actionFor(known.Notice), n.reportOf(known.ID)
+	switch {
+	case action == agent.Ignore:
+		return true
+	case c.options.DryRun:
+		return n.run != nil || isPlanned
+	case isPlanned:
+		return slices.ContainsFunc(n.planned, func(p notice.Notice) bool { return p.ID == known.ID && p.NotBefore.Equal(known.NotBefore) })
+	case r == nil:
+		return false
+	case r.Phase == string(agent.NotDrained):
+		c.retryDrain(known, n, now)
+		return false
+	case action == agent.Cordon:
+		// The policy asks for no drain, so the hook has nothing to wait for.
+		return r.Phase == string(agent.Cordoned) && (m.event.Hook.Name == "" || c.completeHook(m, now))
+	case action == agent.Acknowledge && known.NotApprovable:
+		return true
+	case known.NotApprovable:
+		return slices.Contains([]string{string(agent.Drained), string(agent.Acknowledged)}, r.Phase)
+	}
+	return r.Phase == string(agent.Acknowledged)
+}
+
+// retryDrain tries a drain again that gave up. Its message stays in the queue.
+func (c *Controller) retryDrain(known *instanceNotice, n *node, now time.Time) {
+	if now.Before(known.nextRetry) || n.run == nil {
+		return
+	}
+	isFirst := known.nextRetry.IsZero()
+	known.nextRetry = now.Add(c.options.Config.ParkedVisibility)
+	if isFirst {
+		return
+	}
+	c.log.Info("trying the drain again", "node", n.Name, "id", known.ID)
+	drained := n.run.agent
+	c.group.Go(func() {
+		ctx, cancel := context.WithTimeout(c.ctx, retryInterval)
+		defer cancel()
+		_ = drained.AwaitDrained(ctx, queue.SourceName, known.ID) // the record shows the result
+	})
+}
+
+// completeLaunch completes the hook of a launched instance once its Node is Ready.
+func (c *Controller) completeLaunch(m *message, nodes []*node, now time.Time) bool {
+	isReady := slices.ContainsFunc(nodes, func(n *node) bool { return !readySince(n.Node).IsZero() })
+	if !isReady {
+		return m.hookTimeout > 0 && !m.Sent.IsZero() && now.Sub(m.Sent) > m.hookTimeout+c.options.Config.UnknownNodeGrace
+	}
+	return c.completeHook(m, now)
+}
+
+// completeHook completes the hook of a message, and returns true once it is completed.
+func (c *Controller) completeHook(m *message, now time.Time) bool {
+	if c.options.DryRun || !c.options.Acknowledges {
+		return true
+	}
+	if m.completion == notCompleted && !now.Before(m.nextTry) {
+		m.completion = completing
+		id := m.event.Instances[0]
+		c.group.Go(func() {
+			err := c.hooks.Complete(c.ctx, m.event.Hook, id)
+			c.enqueue(func() {
+				m.completion = completed
+				if err != nil {
+					m.completion, m.nextTry = notCompleted, time.Now().Add(retryInterval)
+					c.log.Error("cannot complete a lifecycle hook, will retry", "message", m.ID, "err", err)
+				}
+				c.reconcile(id)
+			})
+		})
+	}
+	return m.completion == completed
+}
+
+// graceOf returns how long the instance of a message has to have no Node before the message is deleted. An instance that is
+// just launched may join until its hook ends it.
+func (c *Controller) graceOf(m *message) time.Duration {
+	switch {
+	case m.event.Kind == queue.ASGLaunch:
+		return max(c.options.Config.UnknownNodeGrace, m.hookTimeout)
+	case c.options.Config.DeleteIfNodeNotFound:
+		return 0
+	}
+	return c.options.Config.UnknownNodeGrace
+}
+
+// deleteMessagesWithoutNode deletes the messages of instances that had no Node for the grace time. It does so only if a
+// current list of the API server, and not only the watch, has no Node of the instance.
+func (c *Controller) deleteMessagesWithoutNode() {
+	isDue := func(i *instance, m *message) bool {
+		return !i.missingSince.IsZero() && time.Since(i.missingSince) >= c.graceOf(m) && (m.event.Hook.Name == "" || m.hookTimeout > 0)
+	}
+	var candidates []*instance
+	for _, i := range c.instances {
+		for _, m := range i.messages {
+			if isDue(i, m) {
+				candidates = append(candidates, i)
+				break
+			}
+		}
+	}
+	if len(candidates) == 0 || c.isListing || !c.nodesListed {
+		return
+	}
+	c.isListing = true
+	c.group.Go(func() {
+		ctx, cancel := context.WithTimeout(c.ctx, requestTimeout)
+		defer cancel()
+		all, err := c.options.API.ListNodes(ctx, "")
+		c.enqueue(func() {
+			c.isListing = false
+			if err != nil {
+				c.log.Warn("cannot list the nodes to find those of messages, will retry", "err", err)
+				return
+			}
+			listed := map[string]bool{}
+			for _, n := range all {
+				listed[n.Name] = true
+				if id, err := providerid.InstanceID(n.Spec.ProviderID); err == nil {
+					listed[id] = true
+				}
+			}
+			for _, i := range candidates {
+				if c.instances[i.id] != i || len(c.nodesOf(i.id)) > 0 || listed[i.id] || i.dnsName != "" && listed[i.dnsName] {
+					continue
+				}
+				for _, m := range i.messages {
+					if isDue(i, m) {
+						c.log.Info("a message is of no node of this cluster", "message", m.ID, "kind", m.event.Kind, "instance", i.id, "since", i.missingSince)
+						c.resolve(i, m)
+					}
+				}
+			}
+		})
+	})
+}
