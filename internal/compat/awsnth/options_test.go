@@ -467,6 +467,12 @@ func TestQueueSettingsAreConverted(t *testing.T) {
 	}
 }
 
+func TestFlagsOfPodAndAPIServerReachTheEnvironment(t *testing.T) {
+	check.Equal(t, map[string]string{}, mustParse(t).KubernetesEnvironment())
+	want := map[string]string{"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443", "POD_NAME": "p", "POD_NAMESPACE": "ns"}
+	check.Equal(t, want, mustParse(t, "-kubernetes-service-host=10.0.0.1", "-kubernetes-service-port=443", "-pod-name=p", "-pod-namespace=ns").KubernetesEnvironment())
+}
+
 func TestServersListenOnTheToolsPorts(t *testing.T) {
 	for _, c := range []struct {
 		args                    []string
