@@ -115,13 +115,13 @@ type Options struct {
 	// Taint and Labels are set on the node while a notice has a claim on it.
 	Taint  Taint
 	Labels map[string]string
+	// ForAWSQueue is true for an agent of the AWS queue mode, which handles only records of the source notice.AWSQueue. Any
+	// other agent leaves these records alone, because an agent of each mode may handle the same node.
+	ForAWSQueue bool
 	// TaintsFor returns the taints for a notice, instead of Taint; nil uses Taint.
 	TaintsFor func(notice.Notice) []cordon.Taint
 	// LabelsFor returns labels for a notice in addition to Labels, from the time when it was first read; nil returns none.
 	LabelsFor func(n notice.Notice, first time.Time) map[string]string
-	// ForAWSQueue is true for an agent of the AWS queue mode, which handles only records of the source notice.AWSQueue. Any
-	// other agent leaves these records alone, because an agent of each mode may handle the same node.
-	ForAWSQueue bool
 	// LabelOwnCordon sets Labels only while the cordon is the agent's own.
 	LabelOwnCordon bool
 	// GracePeriodSeconds replaces the grace period of every pod, in seconds; nil or negative keeps the pod's own.

@@ -14,6 +14,8 @@ import (
 	"text/template"
 	"time"
 
+	"github.com/Masterminds/sprig/v3"
+
 	"github.com/slipway-dev/slipway/internal/agent"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/notice"
@@ -210,7 +212,7 @@ func TestWebhookTemplatesHaveToolsFieldsAndMethods(t *testing.T) {
 	const template = `{{ .EventID }}|{{ .Kind }}|{{ .Monitor }}|{{ .InstanceID }}|{{ .InstanceType }}|{{ .NodeName }}|{{ .NodeLabels.a }}|{{ .Pods }}|{{ .StartTime }}|` +
 		`{{ .EndTime }}|{{ .State }}|{{ .AccountId }}|{{ .AvailabilityZone }}|{{ .Region }}|{{ .LocalIP }}|{{ .PublicIP }}|{{ .LocalHostname }}|{{ .PublicHostname }}|` +
 		`{{ .InstanceLifeCycle }}|{{ .AutoScalingGroupName }}|{{ .ProviderID }}|{{ .IsManaged }}|{{ .NodeProcessed }}|{{ .InProgress }}|{{ .IsRebalanceRecommendation }}|` +
-		`{{ gt .TimeUntilEvent 0 }}|{{ .NodeMetadata.InstanceID }}|{{ upper .InterruptionEvent.Kind }}|{{ .Description }}`
+		`{{ gt .TimeUntilEvent 0 }}|{{ .NodeMetadata.InstanceID }}|{{ lower .InterruptionEvent.Kind }}|{{ .Description }}`
 	var identity Identity
 	identity.read.Store(&NodeMetadata{AccountId: "1234", InstanceID: "i-1", LocalIP: "10.0.0.7"})
 	data := NewWebhookData(&identity)
@@ -222,7 +224,7 @@ func TestWebhookTemplatesHaveToolsFieldsAndMethods(t *testing.T) {
 	}
 	got := fill(t, template, data(m))
 	want := "spot-itn-1|SPOT_ITN|SPOT_ITN_MONITOR|i-1|m7g.large|node-1|b|[web-0]|" + due.String() + "|" + due.String() + "||1234|eu-west-1a||10.0.0.7||||||" +
-		"aws:///eu-west-1a/i-1|true|false|true|false|true|i-1|SPOT_ITN|Spot ITN received. Instance will be interrupted at " + due.Format(time.RFC3339)
+		"aws:///eu-west-1a/i-1|true|false|true|false|true|i-1|spot_itn|Spot ITN received. Instance will be interrupted at " + due.Format(time.RFC3339)
 	check.Not(t, got != want, "got  %s\nwant %s", got, want)
 	for _, moment := range notify.Moments() { // the samples that check a template at the start
 		check.Not(t, !strings.Contains(fill(t, defaultWebhookTemplate, data(notify.NewSampleMessage(moment, time.Now()))), "EventID: "), "%s", moment)
@@ -232,7 +234,7 @@ func TestWebhookTemplatesHaveToolsFieldsAndMethods(t *testing.T) {
 func fill(t testing.TB, text string, data any) string {
 	t.Helper()
 	var b strings.Builder
-	must.NoError(t, template.Must(template.New("body").Funcs(template.FuncMap{"upper": func(k Kind) string { return strings.ToUpper(string(k)) }}).Parse(text)).Execute(&b, data))
+	must.NoError(t, template.Must(template.New("body").Funcs(sprig.TxtFuncMap()).Parse(text)).Execute(&b, data))
 	return b.String()
 }
 

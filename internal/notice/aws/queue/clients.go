@@ -48,17 +48,14 @@ func NewClients(ctx context.Context, c Config, wrap func(http.RoundTripper) http
 	if err != nil {
 		return Clients{}, fmt.Errorf("AWS configuration: %w", err)
 	}
-	if client, ok := loaded.HTTPClient.(*awshttp.BuildableClient); ok && wrap != nil { // with the authorities of AWS_CA_BUNDLE
-		loaded.HTTPClient = &http.Client{Transport: wrap(client.GetTransport())}
-	}
 	if loaded.Region == "" {
 		return Clients{}, fmt.Errorf("--aws-queue-region: is empty, and the URL %s of the queue names no region: want a region such as eu-west-1", c.URL)
 	}
 	if loaded.HTTPClient == nil {
 		loaded.HTTPClient = awshttp.NewBuildableClient()
 	}
-	if wrap != nil {
-		loaded.HTTPClient = &http.Client{Transport: wrap(roundTripper{loaded.HTTPClient})}
+	if wrap != nil { // with the authorities of AWS_CA_BUNDLE
+		loaded.HTTPClient = &http.Client{Transport: wrap(clientTransport{loaded.HTTPClient})}
 	}
 	base := func(own, fallback string, set **string) {
 		if endpoint := cmp.Or(own, fallback); endpoint != "" {
@@ -72,11 +69,13 @@ func NewClients(ctx context.Context, c Config, wrap func(http.RoundTripper) http
 	}, nil
 }
 
-// roundTripper is the transport of a client.
-type roundTripper struct{ client aws.HTTPClient }
+// clientTransport is the transport of a client.
+type clientTransport struct{ client aws.HTTPClient }
 
 // RoundTrip implements http.RoundTripper.
-func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return r.client.Do(request) }
+func (r clientTransport) RoundTrip(request *http.Request) (*http.Response, error) {
+	return r.client.Do(request)
+}
 
 // publicHost matches the public hosts of SQS, and its group is the region. The second form is an older one.
 var publicHost = regexp.MustCompile(`^(?:sqs\.([a-z0-9-]+)|([a-z0-9-]+)\.queue)\.(?:amazonaws\.com(?:\.cn)?|api\.aws)$`)
