@@ -142,9 +142,12 @@ func newAWSInventory(ctx context.Context, o *awsnth.Options) (awsnth.Inventory, 
 	if err != nil {
 		return awsnth.Inventory{}, err
 	}
-	tagged, _ := clients.EC2.(interface {
+	tagged, ok := clients.EC2.(interface {
 		DescribeTagged(ctx context.Context, key string) ([]queue.Instance, error)
 	})
+	if !ok {
+		return awsnth.Inventory{}, fmt.Errorf("the EC2 client %T cannot list instances by their tag", clients.EC2)
+	}
 	return awsnth.Inventory{
 		ListNodes:      func(ctx context.Context) ([]kubeapi.Node, error) { return api.ListNodes(ctx, "") },
 		DescribeTagged: tagged.DescribeTagged,
