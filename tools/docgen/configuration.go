@@ -245,6 +245,8 @@ var variableDocs = map[string]string{
 	"OS_CLOUD":                           "OpenStack: entry of `clouds.yaml`. Used if the file of `--cloud-config` has neither `cloud` nor `auth`.",
 	"OTEL_EXPORTER_OTLP_ENDPOINT":        "Receiver of an agent's traces, unless `--trace-endpoint` is set. OpenTelemetry's other variables apply too.",
 	"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "Like `OTEL_EXPORTER_OTLP_ENDPOINT`, and takes precedence.",
+	"POD_NAME":                           "Name of the process's own pod. In the AWS queue mode, the pod gets an Event for each unreadable message.",
+	"POD_UID":                            "UID of that pod, so that `kubectl describe pod` shows the Event.",
 	"POD_NAMESPACE":                      "Namespace of a process's own Leases, unless a flag is set. The pod sets it from `metadata.namespace`.",
 	"TERM":                               "If it is `dumb` or empty, `slipway top` and `slipway drain` draw no screen.",
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/compat/aksnth"
 	"github.com/slipway-dev/slipway/internal/manager"
 	"github.com/slipway-dev/slipway/internal/notice"
+	"github.com/slipway-dev/slipway/internal/notice/aws/queue"
 	"github.com/slipway-dev/slipway/internal/notice/poll"
 	"github.com/slipway-dev/slipway/internal/notify"
 	"github.com/slipway-dev/slipway/internal/observe"
@@ -44,6 +45,12 @@ func cloudpoolMetrics() []observe.Definition {
 	r := observe.NewRegistry()
 	r.AddStandardMetrics(observe.Build{})
 	controller.NewMetrics(r)
+	return r.Definitions()
+}
+
+func queueMetrics() []observe.Definition {
+	r := observe.NewRegistry()
+	queue.NewMetrics(r)
 	return r.Definitions()
 }
 
@@ -204,7 +211,9 @@ func labelValues() map[string]labelDoc {
 
 // agentLabels returns the possible label values of the metrics of agents and of slipway cloudpool.
 func agentLabels() map[string]labelDoc {
+	kinds := labelDoc{values: append(toStrings(queue.Kinds()), string(queue.ASGTest), string(queue.Other), queue.Unreadable)}
 	return map[string]labelDoc{
+		"slipway_queue_messages_received_total.kind": kinds, "slipway_queue_messages_deleted_total.kind": kinds, "slipway_queue_messages_parked_total.kind": kinds,
 		"slipway_agent_notices_total.action":               {values: toStrings(agent.Actions())},
 		"slipway_agent_last_read_timestamp_seconds.source": {open: "name of a source of notices, such as `azure`, `aws-events` or `gce-spot`"},
 		"slipway_agent_polls_total.result":                 {values: append(namedConstants("internal/agent", "pollOK"), toStrings(poll.Classes())...)},
@@ -379,6 +388,7 @@ func metricsPage() string {
 	for _, d := range libraryMetrics() {
 		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", d.Name, formatList(d.Labels), cellEscaper.Replace(d.Help))
 	}
+	b.WriteString("\n## AWS queue mode\n\n`slipway manager --aws-queue-url` and `slipway aws-node-termination-handler` with a queue, in addition to an agent's metrics.\n\n" + newMetricTable(queueMetrics(), known))
 	b.WriteString("\n## Cloudpool\n\n`slipway cloudpool`, by default at port 9820.\n\n" + newMetricTable(cloudpoolMetrics(), known))
 	b.WriteString("\n## aks-node-termination-handler\n\n`slipway aks-node-termination-handler` has the replaced tool's metrics in addition to an agent's. " +
 		"See [moving-from-aks-node-termination-handler.md](../moving-from-aks-node-termination-handler.md).\n\n" + newMetricTable(handlerMetrics(), known))

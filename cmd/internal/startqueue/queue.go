@@ -221,7 +221,7 @@ func runWhileHeld(ctx context.Context, holder leaseHolder, beat, onWait func(), 
 
 // reportUnreadable creates an Event about an unreadable message, on this process's own pod. Outside a pod there is none.
 func (q *Queue) reportUnreadable(ctx context.Context, m queue.Message, err error) {
-	namespace, pod := os.Getenv("POD_NAMESPACE"), os.Getenv("POD_NAME")
+	namespace, pod := q.config.Namespace, os.Getenv("POD_NAME")
 	if namespace == "" || pod == "" || q.config.DryRun {
 		return
 	}

@@ -160,7 +160,7 @@ func (b *Inbox) track(m Message, deliveredAt time.Time) (e Event, isNew bool) {
 	log := b.options.Log.With("message", m.ID, "queue", b.options.Config.URL)
 	switch {
 	case err != nil:
-		t.kind, t.isParked = unreadable, true
+		t.kind, t.isParked = Unreadable, true
 		if b.reported[m.ID] {
 			break
 		}

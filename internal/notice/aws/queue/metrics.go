@@ -18,8 +18,8 @@ type Metrics struct {
 	Agents                    *observe.Gauge
 }
 
-// unreadable is the value of the label kind for a message that cannot be parsed.
-const unreadable = "unreadable"
+// Unreadable is the value of the label kind for a message that cannot be parsed.
+const Unreadable = "unreadable"
 
 // NewMetrics registers the metrics of the queue mode.
 func NewMetrics(r *observe.Registry) *Metrics {
@@ -37,7 +37,7 @@ func NewMetrics(r *observe.Registry) *Metrics {
 		UnhandledNodes: r.Gauge("slipway_queue_unhandled_nodes", "Nodes with a message that is not handled yet.").With(),
 		Agents:         r.Gauge("slipway_queue_agents", "Nodes that an agent of the queue mode handles now.").With(),
 	}
-	for _, kind := range append(kindNames(), string(ASGTest), string(Other), unreadable) {
+	for _, kind := range append(kindNames(), string(ASGTest), string(Other), Unreadable) {
 		m.Received.With(kind)
 		m.Deleted.With(kind)
 		m.Parked.With(kind)
