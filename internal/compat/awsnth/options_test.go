@@ -452,11 +452,12 @@ func TestQueueSettingsAreConverted(t *testing.T) {
 	want.Region, want.Endpoint, want.Workers, want.Visibility = "us-gov-west-1", "http://localhost:4566", 7, 90*time.Second
 	want.CheckTag, want.ManagedTag, want.UseNodeNameByDNS, want.DeleteIfNodeNotFound = false, "t", false, true
 	want.NoHeartbeats, want.HeartbeatInterval, want.HeartbeatUntil = false, 30*time.Second, 48*time.Hour
+	want.LeaseNamespace = "kube-system"
 	want.CompletionDelay, want.Acknowledge = 10*time.Second, false
 	check.Equal(t, want, mustParse(t, slices.Concat(queueArgs, []string{
 		"-aws-region=us-gov-west-1", "-aws-endpoint=http://localhost:4566", "-workers=7", "-sqs-msg-visibility-timeout-sec=90",
 		"-check-tag-before-draining=false", "-managed-tag=t", "-use-provider-id", "-delete-sqs-msg-if-node-not-found",
-		"-heartbeat-interval=30", "-complete-lifecycle-action-delay-seconds=10", "-acknowledge=false",
+		"-heartbeat-interval=30", "-complete-lifecycle-action-delay-seconds=10", "-acknowledge=false", "-pod-namespace=kube-system",
 	})...).ToQueueConfig())
 	for url, region := range map[string]string{
 		"https://sqs.us-gov-east-1.amazonaws.com/1/q": "us-gov-east-1", "https://eu-west-1.queue.amazonaws.com/1/q": "eu-west-1",
