@@ -160,6 +160,15 @@ func (e *EC2) selectInstances(form url.Values) (selected []EC2Instance, code, te
 			field = func(i EC2Instance) string { return i.PrivateDNSName }
 		case name == "instance-state-name":
 			field = func(i EC2Instance) string { return i.State }
+		case name == "tag-key":
+			field = func(i EC2Instance) string {
+				for _, key := range values {
+					if _, tagged := i.Tags[key]; tagged {
+						return key
+					}
+				}
+				return ""
+			}
 		default:
 			return nil, "InvalidParameterValue", "The filter '" + name + "' is invalid"
 		}
