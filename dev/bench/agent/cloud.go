@@ -220,12 +220,12 @@ func (c *cloudBench) measureEvictions(ctx context.Context) ([]result.Result, err
 		return nil, err
 	}
 	requests := byNode[agent.Node]
+	if deleted := audit.DeletionTimes(requests); len(deleted) > 0 {
+		return nil, fmt.Errorf("audit log: %d pods were deleted without eviction, want 0", len(deleted))
+	}
 	last, err := lastEvictionTime(requests, pods, at)
 	if err != nil {
 		return nil, err
-	}
-	if deleted := audit.DeletionTimes(requests); len(deleted) > 0 {
-		return nil, fmt.Errorf("audit log: %d pods were deleted without eviction, want 0: %v", len(deleted), deleted)
 	}
 	setup := c.describeSetup(evictionSetup, "Spot", c.opts.Seed, appsPerNode, evictedPods/appsPerNode, cloudRefuges)
 	name := "the poll interval and a bare client"
