@@ -19,6 +19,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/compat/awsnth"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/notice/aws"
+	"github.com/slipway-dev/slipway/internal/notice/aws/queue"
 	"github.com/slipway-dev/slipway/internal/notice/poll"
 	"github.com/slipway-dev/slipway/internal/observe"
 )
@@ -93,7 +94,18 @@ func runAWSNTH(ctx context.Context, o *awsnth.Options, stderr io.Writer) error {
 	}
 	run := func(ctx context.Context) error { return start.RunAgentWithOptions(ctx, c, x, stderr) }
 	if o.EnableSQSTerminationDraining {
+		inventory, err := newAWSInventory(ctx, o)
+		if err != nil {
+			return err
+		}
 		run = func(ctx context.Context) error { return startqueue.RunQueue(ctx, c, o.ToQueueConfig(), x, stderr) }
+		if o.EnablePrometheusServer { // as in the tool, because it needs ec2:DescribeInstances
+			registerMetrics := x.RegisterMetrics
+			x.RegisterMetrics = func(r *observe.Registry) {
+				registerMetrics(r)
+				go metrics.CountTagged(ctx, inventory, o.ManagedTag, log)
+			}
+		}
 	} else {
 		metadata, err := aws.NewClient(aws.ClientOptions{Endpoint: c.Endpoint, Timeout: c.RequestTimeout})
 		if err != nil {
@@ -114,6 +126,32 @@ func runAWSNTH(ctx context.Context, o *awsnth.Options, stderr io.Writer) error {
 		return fmt.Errorf("-probes-server-port: %w", err)
 	}
 	return runWithServer(ctx, probes, run)
+}
+
+// newAWSInventory returns the clients that count managed nodes and instances.
+func newAWSInventory(ctx context.Context, o *awsnth.Options) (awsnth.Inventory, error) {
+	q := o.ToQueueConfig()
+	if err := q.Validate(); err != nil {
+		return awsnth.Inventory{}, err
+	}
+	api, err := connectWithClientGo(o.Kubeconfig, "slipway/"+start.Version(), nil)
+	if err != nil {
+		return awsnth.Inventory{}, err
+	}
+	clients, err := queue.NewClients(ctx, q, nil)
+	if err != nil {
+		return awsnth.Inventory{}, err
+	}
+	tagged, ok := clients.EC2.(interface {
+		DescribeTagged(ctx context.Context, key string) ([]queue.Instance, error)
+	})
+	if !ok {
+		return awsnth.Inventory{}, fmt.Errorf("the EC2 client %T cannot list instances by their tag", clients.EC2)
+	}
+	return awsnth.Inventory{
+		ListNodes:      func(ctx context.Context) ([]kubeapi.Node, error) { return api.ListNodes(ctx, "") },
+		DescribeTagged: tagged.DescribeTagged,
+	}, nil
 }
 
 // runWithServer runs a server and a function. When one of them ends, it ends the other.

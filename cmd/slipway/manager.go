@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	_ "time/tzdata" // disruption budgets use time zones, and images have no time zone database
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -75,13 +76,15 @@ func newManagerQueue(ctx context.Context, c *manager.Config, q queue.Config, age
 	return all, nil
 }
 
-// newGatherer returns the metrics of a registry for a server of Prometheus' client library.
+// newGatherer returns the metrics of a registry for a server of Prometheus' client library. It leaves out those of surges: the
+// manager has its own, the agents of the queue mode start no surges, and two series with one name would make /metrics fail.
 func newGatherer(r *observe.Registry) prometheus.Gatherer {
 	return prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
 		page := &metricsPage{header: http.Header{}}
 		r.ServeHTTP(page, nil)
 		parser := expfmt.NewTextParser(model.LegacyValidation)
 		families, err := parser.TextToMetricFamilies(page)
+		maps.DeleteFunc(families, func(name string, _ *dto.MetricFamily) bool { return strings.HasPrefix(name, "slipway_surge") })
 		return slices.Collect(maps.Values(families)), err
 	})
 }

@@ -216,14 +216,13 @@ func (a *AutoScaling) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.serve(w, r, form)
 }
 
-// serve serves one request. The caller has checked its signature. It returns the action and, for an error, its code.
-func (a *AutoScaling) serve(w http.ResponseWriter, r *http.Request, form url.Values) (action, code string) {
+// serve serves one request. The caller has checked its signature.
+func (a *AutoScaling) serve(w http.ResponseWriter, r *http.Request, form url.Values) {
 	status, code, answer := http.StatusBadRequest, "InvalidAction", "Could not find operation"
 	if form.Get("Version") == "2011-01-01" && r.Method == http.MethodPost {
 		status, code, answer = a.perform(form)
 	}
 	a.respond(w, form, status, code, answer)
-	return form.Get("Action"), code
 }
 
 func (a *AutoScaling) respond(w http.ResponseWriter, form url.Values, status int, code, answer string) {

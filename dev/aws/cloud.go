@@ -42,7 +42,7 @@ type FaultRates struct {
 func NewCloud(group string, hooks ...LifecycleHook) *Cloud {
 	return &Cloud{
 		SQS: NewSQS(), EC2: NewEC2(), AutoScaling: NewAutoScaling(group, hooks...), requests: map[string]int{},
-		random: mathrand.New(mathrand.NewPCG(1, 3)), //nolint:gosec // emulated chance
+		random: mathrand.New(mathrand.NewPCG(1, 3)),
 	}
 }
 
@@ -74,7 +74,7 @@ func Credentials() []string {
 func (c *Cloud) SetFaults(seed uint64, rates FaultRates) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.random, c.rates = mathrand.New(mathrand.NewPCG(seed, 4)), rates //nolint:gosec // emulated chance
+	c.random, c.rates = mathrand.New(mathrand.NewPCG(seed, 4)), rates
 }
 
 // Requests returns how many requests with an action, such as sqs:DeleteMessage, were received. It counts refused ones too.

@@ -79,20 +79,18 @@ var instanceStateCodes = map[string]int{"pending": 0, "running": 16, "shutting-d
 
 var validInstanceID = regexp.MustCompile(`^i-([0-9a-f]{8}|[0-9a-f]{17})$`)
 
-// serve serves one request. The caller has checked its signature. It returns the action and, for an error, its code.
-func (e *EC2) serve(w http.ResponseWriter, r *http.Request, form url.Values) (action, code string) {
-	action = form.Get("Action")
+// serve serves one request. The caller has checked its signature.
+func (e *EC2) serve(w http.ResponseWriter, r *http.Request, form url.Values) {
 	status, code, answer := e.perform(r, form)
 	w.Header().Set("Content-Type", "text/xml;charset=UTF-8")
 	w.WriteHeader(status)
 	if code != "" {
 		writeEC2Error(w, code, answer)
-		return action, code
+		return
 	}
 	_, _ = fmt.Fprintf(w, `<?xml version="1.0" encoding="UTF-8"?>
 <%[1]sResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/"><requestId>%[2]s</requestId>%[3]s</%[1]sResponse>`,
-		action, uuid.NewString(), answer) // the client may have stopped reading
-	return action, ""
+		form.Get("Action"), uuid.NewString(), answer) // the client may have stopped reading
 }
 
 func writeEC2Error(w http.ResponseWriter, code, text string) {
@@ -162,6 +160,15 @@ func (e *EC2) selectInstances(form url.Values) (selected []EC2Instance, code, te
 			field = func(i EC2Instance) string { return i.PrivateDNSName }
 		case name == "instance-state-name":
 			field = func(i EC2Instance) string { return i.State }
+		case name == "tag-key":
+			field = func(i EC2Instance) string {
+				for _, key := range values {
+					if _, tagged := i.Tags[key]; tagged {
+						return key
+					}
+				}
+				return ""
+			}
 		default:
 			return nil, "InvalidParameterValue", "The filter '" + name + "' is invalid"
 		}

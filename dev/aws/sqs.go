@@ -101,14 +101,14 @@ type MessageRecord struct {
 
 // NewSQS returns an API that has no queues.
 func NewSQS() *SQS {
-	return &SQS{queues: map[string]*queue{}, random: mathrand.New(mathrand.NewPCG(1, 1)), changed: make(chan struct{})} //nolint:gosec // emulated chance
+	return &SQS{queues: map[string]*queue{}, random: mathrand.New(mathrand.NewPCG(1, 1)), changed: make(chan struct{})}
 }
 
 // SetDelivery sets how badly the queues behave from now on. The same seed gives the same decisions.
 func (s *SQS) SetDelivery(seed uint64, rates DeliveryRates) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.random, s.rates = mathrand.New(mathrand.NewPCG(seed, 2)), rates //nolint:gosec // emulated chance
+	s.random, s.rates = mathrand.New(mathrand.NewPCG(seed, 2)), rates
 }
 
 // CreateQueue adds a queue and returns its URL.
@@ -248,8 +248,8 @@ type receivedMessage struct {
 	Attributes    map[string]string `json:",omitempty"`
 }
 
-// serve serves one request. The caller has checked its signature. It returns the action and, for an error, its code.
-func (s *SQS) serve(w http.ResponseWriter, r *http.Request, body []byte) (action, code string) {
+// serve serves one request. The caller has checked its signature.
+func (s *SQS) serve(w http.ResponseWriter, r *http.Request, body []byte) {
 	action, found := strings.CutPrefix(r.Header.Get("X-Amz-Target"), sqsTargetPrefix)
 	var q sqsRequest
 	var answer any
@@ -264,16 +264,15 @@ func (s *SQS) serve(w http.ResponseWriter, r *http.Request, body []byte) (action
 	}
 	if failed != nil {
 		writeSQSError(w, failed)
-		return action, failed.code
+		return
 	}
 	w.Header().Set("Content-Type", "application/x-amz-json-1.0")
 	w.Header().Set("X-Amzn-Requestid", uuid.NewString())
 	if answer == nil { // the real service sends no body then
 		w.WriteHeader(http.StatusOK)
-		return action, ""
+		return
 	}
 	_ = json.NewEncoder(w).Encode(answer) // the client may have stopped reading
-	return action, ""
 }
 
 func writeSQSError(w http.ResponseWriter, e *sqsError) {

@@ -157,11 +157,13 @@ func TestStoppedAgentLeavesEvictionRequestsToTheNext(t *testing.T) {
 		start()
 		time.Sleep(10 * time.Second)
 		m.crashAgent()
+		synctest.Wait()
 		check.Len(t, 2, left.names)
 		start()
 		time.Sleep(10 * time.Second)
 		m.source.setNotices()
 		time.Sleep(10 * time.Second)
+		synctest.Wait()
 		check.Len(t, 0, left.names)
 	})
 }

@@ -40,6 +40,7 @@ func TestAgentSurgesAndRestoresUntilItEnds(t *testing.T) {
 		}
 		m.source.setNotices(newNotice(notice.Redeploy, "1", time.Hour))
 		time.Sleep(50 * time.Minute)
+		synctest.Wait()
 		if n := s.surges.Load(); n == 0 {
 			t.Error("no surge of the pod")
 		}

@@ -50,6 +50,7 @@ const (
 	installCRDs         = "install-crds"
 	maxConcurrentDrains = "max-concurrent-drains"
 	surgeFlag           = "surge"
+	queueURL            = "aws-queue-url"
 )
 
 // Part is one workload of Slipway that is installed in the cluster.

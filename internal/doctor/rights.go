@@ -174,7 +174,17 @@ func listManagerRights(p *Part) []Permission {
 		newRights("events.k8s.io", "events", "create patch", "to write events"),
 		listLeaderRights(p),
 		listCRDInstallRights(p),
+		listQueueRights(),
 	)
+}
+
+// listQueueRights returns the permissions of a manager that drains nodes for the notices of a queue.
+func listQueueRights() []Permission {
+	return changeRights(slices.Concat(
+		newRights("", "pods", "delete", "--aws-queue-url: to delete a pod at the deadline if a disruption budget blocks its eviction"),
+		newRights("", "pods/status", "patch", "--aws-queue-url: to set the condition DisruptionTarget of a deleted pod"),
+		newRights("", "events", "create", "--aws-queue-url: to write the Events of a drain"),
+	), withFlag(queueURL))
 }
 
 func listLeaderRights(p *Part) []Permission {
@@ -246,6 +256,8 @@ func checkPartRights(f *Facts) []Finding {
 			finding.Remedy = "bind it to the ClusterRole of deploy/manager/install-crds.yaml"
 		case a.Permission.flag == surgeFlag:
 			finding.Remedy = "add the component deploy/agent/surge to its kustomization, or set agent.config.surge of the chart"
+		case a.Permission.flag == queueURL:
+			finding.Remedy = "add the component deploy/manager/queue to its kustomization, or set manager.awsQueue.url of the chart instead of the argument"
 		case a.Permission.Name != "" && a.Permission.flag == leaderElect && a.Part.isCompatibilityCommand():
 			finding.Remedy = fmt.Sprintf("add this Lease to its Role, as docs/moving-from-%s.md says", a.Part.Command)
 		}

@@ -72,8 +72,8 @@ func TestPartRightsMatchShippedRoles(t *testing.T) {
 	}{
 		Agent: {roles: []string{"slipway-agent", "slipway-agent-surge"}, files: []string{"agent/rbac.yaml", "agent/surge/rbac.yaml"}},
 		Manager: {
-			roles: []string{"slipway-manager", "slipway-manager-install-crds"},
-			files: []string{"manager/rbac.yaml", "manager/install-crds.yaml"},
+			roles: []string{"slipway-manager", "slipway-manager-install-crds", "slipway-manager-queue"},
+			files: []string{"manager/rbac.yaml", "manager/install-crds.yaml", "manager/queue/rbac.yaml"},
 		},
 		// The permissions for --authorize are in system:auth-delegator, a role of Kubernetes.
 		Cloudpool: {

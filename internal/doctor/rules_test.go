@@ -210,6 +210,11 @@ func newRuleCases() map[string]map[string]ruleCase {
 			"CRDs are not installed": {
 				newInstallationLackingRights(nil, []string{"vmss-pod-watcher", "--install-crds=false"}, "create customresourcedefinitions.apiextensions.k8s.io"), nil,
 			},
+			"deletions of pods for a queue": {
+				newInstallationLackingRights(nil, []string{"manager", "--aws-queue-url=https://sqs.eu-west-1.amazonaws.com/1/q"}, "delete pods"),
+				[]string{"problem ServiceAccount kube-system/default: the manager may not delete pods: --aws-queue-url"},
+			},
+			"deletions of pods without a queue": {newInstallationLackingRights(nil, []string{"manager"}, "delete pods"), nil},
 			"drain slots by the legacy flag": {
 				changeFacts(newInstallation(), func(f *Facts) {
 					c := &f.DaemonSets[0].Spec.Template.Spec.Containers[0]

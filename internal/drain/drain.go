@@ -119,6 +119,9 @@ type Options struct {
 	// EvictionRequests, if set, makes the drain ask the responders of a pod (spec.evictionResponders) before it evicts the
 	// pod. DisableEviction has priority.
 	EvictionRequests EvictionRequestAPI
+	// Client names who drains, such as agent. Several clients may drain one node at once, and each has its own EvictionRequests.
+	// Empty is drain.
+	Client string
 	// TakesOver says that an earlier drain of the node may have left EvictionRequests. The drain then reads them at its
 	// start, and withdraws those for pods that it does not evict.
 	TakesOver bool
@@ -157,6 +160,9 @@ func New(api API, o Options) *Drain {
 	if o.WaveBoundaries == nil {
 		o.WaveBoundaries = DefaultWaveBoundaries
 	}
+	if o.Client == "" {
+		o.Client = defaultClient
+	}
 	if o.MaxInFlight <= 0 {
 		o.MaxInFlight = 32
 	}
@@ -181,6 +187,9 @@ func New(api API, o Options) *Drain {
 		reportedDrained:     o.WasDrained,
 	}
 }
+
+// defaultClient is the default of Options.Client.
+const defaultClient = "drain"
 
 // policyFor returns the pod policy of the options. Without one it returns the default policy for the time limits.
 func policyFor(o Options, t TimeLimits) podrules.Policy {

@@ -40,6 +40,8 @@ const (
 	Requester = "slipway.dev/drain"
 	// requestNodeLabel is a label of the EvictionRequests, with the node that is drained.
 	requestNodeLabel = "slipway.dev/drain-node"
+	// requestClientLabel is a label of the EvictionRequests, with Options.Client.
+	requestClientLabel = "slipway.dev/drain-client"
 
 	// controllerWait is how long the drain waits for the API server and the controller of EvictionRequests. Kubernetes 1.37
 	// has the API, but no controller.
@@ -116,7 +118,8 @@ type ResponderReport struct {
 
 // evictionRequests holds the EvictionRequests of one drain. Only the engine's goroutine touches it.
 type evictionRequests struct {
-	byPod map[string]*evictionRequest // by the pod's UID
+	client string                      // Options.Client
+	byPod  map[string]*evictionRequest // by the pod's UID
 	// existing has the requests of the node that the watch shows, by the pod's UID.
 	existing map[string]*kubeapi.EvictionRequest
 	// listed is true once the API server has answered the first list.
@@ -140,6 +143,7 @@ type evictionRequests struct {
 // evictionRequest is the state of one pod's EvictionRequest.
 type evictionRequest struct {
 	pod         *podState
+	client      string    // Options.Client
 	since       time.Time // when the drain first wanted to ask
 	attemptAt   time.Time // the same, after another client has deleted the request
 	sending     bool      // a request for it is in flight
@@ -173,7 +177,7 @@ func (d *Drain) awaitResponders(ctx context.Context, p *podState, now time.Time)
 	}
 	r := p.request
 	if r == nil {
-		r = &evictionRequest{pod: p, since: now, attemptAt: now}
+		r = &evictionRequest{pod: p, client: d.options.Client, since: now, attemptAt: now}
 		p.request = r
 		d.startEvictionRequests(ctx)
 		d.requests.byPod[p.pod.UID] = r
@@ -271,7 +275,8 @@ func (d *Drain) startEvictionRequests(ctx context.Context) {
 		return
 	}
 	q := &evictionRequests{
-		byPod: map[string]*evictionRequest{}, existing: map[string]*kubeapi.EvictionRequest{}, watchedNamespaces: map[string]bool{},
+		client: d.options.Client,
+		byPod:  map[string]*evictionRequest{}, existing: map[string]*kubeapi.EvictionRequest{}, watchedNamespaces: map[string]bool{},
 		earlyEvictions: map[string]*kubeapi.Eviction{},
 		semaphore:      make(chan struct{}, d.options.MaxInFlight),
 	}
@@ -296,7 +301,7 @@ func (d *Drain) startEvictionRequests(ctx context.Context) {
 	}
 	q.background.Go(func() {
 		defer end()
-		_ = d.options.EvictionRequests.WatchEvictionRequests(watch, selectNode(d.options.Node), handler)
+		_ = d.options.EvictionRequests.WatchEvictionRequests(watch, selectRequests(d.options.Client, d.options.Node), handler)
 	})
 }
 
@@ -343,7 +348,7 @@ func (q *evictionRequests) replaceRequests(all []kubeapi.EvictionRequest, now ti
 
 func (q *evictionRequests) updateRequest(o kubeapi.EvictionRequest) {
 	pod := o.Spec.Target.Pod.UID
-	if o.Name != requestName(pod) {
+	if o.Name != requestName(q.client, pod) {
 		return
 	}
 	q.existing[pod] = &o
@@ -385,7 +390,7 @@ func (d *Drain) sendEvictionRequest(r *evictionRequest, now time.Time) (retryAt 
 	}
 	d.watchEvictions(r.pod.pod.Namespace)
 	send := d.options.EvictionRequests.CreateEvictionRequest
-	o := newEvictionRequest(&r.pod.pod, d.options.Node)
+	o := newEvictionRequest(&r.pod.pod, d.options.Client, d.options.Node)
 	existed := r.mayExist
 	r.mayExist = true
 	switch old := q.existing[r.pod.pod.UID]; {
@@ -575,7 +580,7 @@ func (d *Drain) adoptLeftRequests() {
 		if p == nil || p.gone || q.byPod[uid] != nil || !d.ended && (p.isWaiting() || p.isTerminating() || p.removal != NotRemoved) {
 			continue
 		}
-		q.byPod[uid] = &evictionRequest{pod: p, mayExist: true, object: o}
+		q.byPod[uid] = &evictionRequest{pod: p, client: q.client, mayExist: true, object: o}
 	}
 }
 
@@ -644,7 +649,7 @@ func (d *Drain) withdrawEvictionRequests(ctx context.Context) {
 	}()
 	q.stopCreations()
 	if d.options.TakesOver && !q.listed && q.unavailable == "" && !leavesRequests(ctx) { // it has not seen them, and made none
-		if err := DeleteEvictionRequests(q.ctx, d.options.EvictionRequests, d.options.Node); err != nil {
+		if err := DeleteEvictionRequests(q.ctx, d.options.EvictionRequests, d.options.Client, d.options.Node); err != nil {
 			d.options.Logger.Warn("cannot delete the EvictionRequests of an earlier drain: they end with their pods", "node", d.options.Node, "err", err)
 		}
 		return
@@ -686,9 +691,10 @@ func (d *Drain) withdrawEvictionRequests(ctx context.Context) {
 }
 
 // newEvictionRequest returns the EvictionRequest for a pod. The garbage collector deletes it with the pod.
-func newEvictionRequest(p *kubeapi.Pod, node string) kubeapi.EvictionRequest {
+func newEvictionRequest(p *kubeapi.Pod, client, node string) kubeapi.EvictionRequest {
 	r := kubeapi.EvictionRequest{ObjectMeta: kubeapi.ObjectMeta{
-		Name: requestName(p.UID), Namespace: p.Namespace, Labels: map[string]string{requestNodeLabel: toLabelValue(node)},
+		Name: requestName(client, p.UID), Namespace: p.Namespace,
+		Labels:          map[string]string{requestNodeLabel: toLabelValue(node), requestClientLabel: client},
 		OwnerReferences: []kubeapi.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: p.Name, UID: p.UID}},
 	}}
 	r.Spec.Target.Pod.Name, r.Spec.Target.Pod.UID = p.Name, p.UID
@@ -696,12 +702,12 @@ func newEvictionRequest(p *kubeapi.Pod, node string) kubeapi.EvictionRequest {
 	return r
 }
 
-// DeleteEvictionRequests deletes the EvictionRequests of a node that a crashed drain has left. A drain takes them over
+// DeleteEvictionRequests deletes the EvictionRequests of a node that a crashed drain of the client has left. A drain takes them over
 // instead, so call it only if none follows. It ends after withdrawTimeout.
-func DeleteEvictionRequests(ctx context.Context, api EvictionRequestAPI, node string) error {
+func DeleteEvictionRequests(ctx context.Context, api EvictionRequestAPI, client, node string) error {
 	ctx, cancel := context.WithTimeout(ctx, withdrawTimeout)
 	defer cancel()
-	all, err := api.ListEvictionRequests(ctx, selectNode(node))
+	all, err := api.ListEvictionRequests(ctx, selectRequests(client, node))
 	if toUnavailable(err) != "" {
 		return nil
 	}
@@ -714,14 +720,16 @@ func DeleteEvictionRequests(ctx context.Context, api EvictionRequestAPI, node st
 	return errors.Join(errs...)
 }
 
-// requestName returns the name of a pod's EvictionRequest. Every drain uses the same one, so that a restarted drain finds
-// it.
-func requestName(podUID string) string { return "slipway-" + podUID }
+// requestName returns the name of a pod's EvictionRequest. Every drain of a client uses the same one, so that a restarted drain
+// finds it. Drains of several clients have one each, so that none withdraws what another one needs.
+func requestName(client, podUID string) string { return "slipway-" + client + "-" + podUID }
 
-func (r *evictionRequest) name() string { return requestName(r.pod.pod.UID) }
+func (r *evictionRequest) name() string { return requestName(r.client, r.pod.pod.UID) }
 
-// selectNode returns the label selector of the EvictionRequests for a node.
-func selectNode(node string) string { return requestNodeLabel + "=" + toLabelValue(node) }
+// selectRequests returns the label selector of a client's EvictionRequests for a node.
+func selectRequests(client, node string) string {
+	return requestNodeLabel + "=" + toLabelValue(node) + "," + requestClientLabel + "=" + client
+}
 
 // maxLabelValue is the longest value of a label.
 const maxLabelValue = 63
@@ -891,7 +899,7 @@ func (d *Drain) dryRunEvictionRequests(ctx context.Context, pods []PodPrediction
 			continue
 		}
 		bounded, cancel := context.WithTimeout(ctx, controllerWait)
-		err := d.options.EvictionRequests.CreateEvictionRequest(bounded, newEvictionRequest(&d.pods[p.UID].pod, d.options.Node), true)
+		err := d.options.EvictionRequests.CreateEvictionRequest(bounded, newEvictionRequest(&d.pods[p.UID].pod, d.options.Client, d.options.Node), true)
 		cancel()
 		switch reason := toUnavailable(err); {
 		case err == nil, kubeapi.IsAlreadyExists(err):

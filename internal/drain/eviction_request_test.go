@@ -98,6 +98,9 @@ func (l *lifecycleSim) process(name string) {
 	}
 	pod := r.Spec.Target.Pod.UID
 	l.setConditions(name, kubeapi.Condition{Type: "Failed", Status: "False", Reason: "AwaitingEviction"})
+	if _, is := l.evictions[pod]; is && l.hasOtherRequest(name, pod) {
+		return
+	}
 	e := kubeapi.Eviction{ObjectMeta: kubeapi.ObjectMeta{Name: "pod-1-" + r.Spec.Target.Pod.Name, Namespace: r.Namespace, UID: "e-" + r.UID, CreationTimestamp: time.Now()}}
 	e.Spec.Target = r.Spec.Target
 	for _, n := range l.sim.respondersOf(pod) {
@@ -202,7 +205,7 @@ func (s *sim) deleteAsResponder(pod string) {
 // serve answers one writing request.
 func (l *lifecycleSim) serve(ctx context.Context, verb, name string, do func() error) error {
 	l.mu.Lock()
-	l.calls = append(l.calls, fmt.Sprintf("%.0fs %s %s", time.Since(l.began).Seconds(), verb, strings.TrimPrefix(name, "slipway-")))
+	l.calls = append(l.calls, fmt.Sprintf("%.0fs %s %s", time.Since(l.began).Seconds(), verb, strings.TrimPrefix(name, "slipway-drain-")))
 	var err error
 	tookEffect := true
 	if l.fault != nil {
@@ -246,8 +249,21 @@ func (l *lifecycleSim) CreateEvictionRequest(ctx context.Context, r kubeapi.Evic
 	})
 }
 
+// hasOtherRequest reports whether another client asks for the eviction of the pod, too.
+func (l *lifecycleSim) hasOtherRequest(name, pod string) bool {
+	for other, r := range l.requests {
+		if other != name && r.Spec.Target.Pod.UID == pod && r.Spec.Intent == kubeapi.IntentEviction {
+			return true
+		}
+	}
+	return false
+}
+
 // cancel is what the controller does when no request for the pod is left.
 func (l *lifecycleSim) cancel(name, pod string) {
+	if l.hasOtherRequest(name, pod) {
+		return
+	}
 	l.stopResponders(pod)
 	if _, is := l.evictions[pod]; !is {
 		return
@@ -308,7 +324,7 @@ func (l *lifecycleSim) ListEvictionRequests(ctx context.Context, selector string
 func (l *lifecycleSim) list(selector string) (map[string]kubeapi.EvictionRequest, error) {
 	all := map[string]kubeapi.EvictionRequest{}
 	for name, r := range l.requests {
-		if requestNodeLabel+"="+r.Labels[requestNodeLabel] == selector {
+		if selectRequests(r.Labels[requestClientLabel], r.Labels[requestNodeLabel]) == selector {
 			all[name] = r
 		}
 	}
@@ -598,7 +614,7 @@ func TestDeletedEvictionRequestIsCreatedAgainOnce(t *testing.T) {
 		l := newLifecycleSim(s, map[string]responder{"acme.io/a": {answersAfter: time.Second}})
 		s.addPod("a", withResponders("acme.io/a"))
 		for _, at := range []time.Duration{10 * time.Second, 20 * time.Second} {
-			l.after("other client", at, func() { _ = l.delete("slipway-uid-1") })
+			l.after("other client", at, func() { _ = l.delete(requestName(defaultClient, "uid-1")) })
 		}
 		r, err := runDrain(t, s, Options{EvictionRequests: l})
 		must.NoError(t, err)
@@ -615,18 +631,18 @@ func TestRestartedDrainTakesOverEvictionRequests(t *testing.T) {
 			l := newLifecycleSim(s, map[string]responder{"acme.io/a": {answersAfter: time.Second, deletesAfter: 40 * time.Second}})
 			p := s.addPod("a", withResponders("acme.io/a"))
 			other := s.addPod("b", withResponders("acme.io/a"), onNode(otherNode))
-			must.NoError(t, l.CreateEvictionRequest(t.Context(), newEvictionRequest(&p.Pod, node), false))
-			must.NoError(t, l.CreateEvictionRequest(t.Context(), newEvictionRequest(&other.Pod, otherNode), false))
+			must.NoError(t, l.CreateEvictionRequest(t.Context(), newEvictionRequest(&p.Pod, defaultClient, node), false))
+			must.NoError(t, l.CreateEvictionRequest(t.Context(), newEvictionRequest(&other.Pod, defaultClient, otherNode), false))
 			time.Sleep(time.Second)
 			if intent == kubeapi.IntentWithdrawn {
-				must.NoError(t, l.SetEvictionRequestIntent(t.Context(), p.Namespace, requestName(p.UID), intent))
+				must.NoError(t, l.SetEvictionRequestIntent(t.Context(), p.Namespace, requestName(defaultClient, p.UID), intent))
 				time.Sleep(time.Second)
 			}
 			r, err := runDrain(t, s, Options{EvictionRequests: l})
 			must.NoError(t, err)
 			check.Is(t, "", r.Pods[0].EvictionRequest.Fallback)
 			check.Is(t, 2+creations, l.countCalls("create"))
-			must.NoError(t, DeleteEvictionRequests(t.Context(), l, otherNode))
+			must.NoError(t, DeleteEvictionRequests(t.Context(), l, defaultClient, otherNode))
 			l.checkNothingLeft(t)
 		}))
 	}
@@ -658,13 +674,33 @@ func testLeftEvictionRequests(t *testing.T, s *sim, cause error) {
 	l.checkNothingLeft(t)
 }
 
+func TestStoppedDrainKeepsRequestsOfAnotherClient(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		l := newLifecycleSim(s, map[string]responder{"acme.io/a": {answersAfter: time.Second, deletesAfter: time.Minute}})
+		s.addPod("a", withResponders("acme.io/a"))
+		ctx, cancel := context.WithCancel(t.Context())
+		_, waitAgent := startDrain(ctx, t, s, Options{EvictionRequests: l, Client: "agent"})
+		_, waitManager := startDrain(t.Context(), t, s, Options{EvictionRequests: l, Client: "manager"})
+		time.Sleep(20 * time.Second)
+		cancel()
+		_, err := waitAgent()
+		must.Not(t, !errors.Is(err, context.Canceled), "%v", err)
+		r, err := waitManager()
+		must.NoError(t, err)
+		check.Is(t, "", r.Pods[0].EvictionRequest.Fallback)
+		checkTookAbout(t, r, time.Minute+2*time.Second)
+		check.Is(t, 2, l.countCalls("create"))
+		l.checkNothingLeft(t)
+	})
+}
+
 func TestDrainWithdrawsLeftRequestsOfPodsThatStay(t *testing.T) {
 	for name, end := range map[string]time.Duration{"the drain continues": 2 * time.Minute, "the drain ends before it has read them": time.Millisecond} {
 		t.Run(name, simulateFunc(func(t *testing.T, s *sim) {
 			l := newLifecycleSim(s, map[string]responder{"acme.io/a": {answersAfter: time.Second, deletesAfter: time.Minute}})
 			p := s.addPod("a", withResponders("acme.io/a"))
 			s.addBlockedPod("b")
-			must.NoError(t, l.CreateEvictionRequest(t.Context(), newEvictionRequest(&p.Pod, node), false))
+			must.NoError(t, l.CreateEvictionRequest(t.Context(), newEvictionRequest(&p.Pod, defaultClient, node), false))
 			time.Sleep(2 * time.Second)
 			_, err := runDrain(t, s, Options{
 				EvictionRequests: l, TakesOver: true, TimeLimits: timeoutIn(end), ShouldDrainPod: func(p kubeapi.Pod) bool { return p.Name != "a" },
@@ -680,11 +716,11 @@ func TestDeletionOfLeftEvictionRequestsEnds(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		l := newLifecycleSim(s, nil)
 		for _, p := range s.addPods(3, "a-%d", withResponders("acme.io/a")) {
-			must.NoError(t, l.CreateEvictionRequest(t.Context(), newEvictionRequest(&p.Pod, node), false))
+			must.NoError(t, l.CreateEvictionRequest(t.Context(), newEvictionRequest(&p.Pod, defaultClient, node), false))
 		}
 		s.latency = time.Hour
 		began := time.Now()
-		check.Not(t, DeleteEvictionRequests(t.Context(), l, node) == nil, "no error")
+		check.Not(t, DeleteEvictionRequests(t.Context(), l, defaultClient, node) == nil, "no error")
 		check.Not(t, time.Since(began) > withdrawTimeout, "it took %s", time.Since(began))
 	})
 }
@@ -696,7 +732,7 @@ func TestLaterWaveSeesEarlierAnswers(t *testing.T) {
 		l := newLifecycleSim(s, map[string]responder{"acme.io/a": {answersAfter: time.Second, deletesAfter: time.Minute}, "acme.io/slow": slow})
 		s.addPod("first", withResponders("acme.io/a"))
 		p := s.addPod("critical", withPriority(2_000_000_000), withResponders("acme.io/slow"))
-		must.NoError(t, l.CreateEvictionRequest(t.Context(), newEvictionRequest(&p.Pod, node), false))
+		must.NoError(t, l.CreateEvictionRequest(t.Context(), newEvictionRequest(&p.Pod, defaultClient, node), false))
 		time.Sleep(5 * time.Second)
 		r, err := runDrain(t, s, Options{EvictionRequests: l})
 		must.NoError(t, err)
@@ -746,13 +782,13 @@ func TestDryRunNamesRespondersAndTheirAnswers(t *testing.T) {
 		l := newLifecycleSim(s, map[string]responder{"acme.io/a": {answersAfter: time.Second, expects: time.Hour}})
 		p := s.addPod("a", withResponders("acme.io/a"))
 		s.addPod("b", withResponders("acme.io/a", "acme.io/b"))
-		must.NoError(t, l.CreateEvictionRequest(t.Context(), newEvictionRequest(&p.Pod, node), false))
+		must.NoError(t, l.CreateEvictionRequest(t.Context(), newEvictionRequest(&p.Pod, defaultClient, node), false))
 		time.Sleep(2 * time.Second)
 		f, err := Predict(t.Context(), s, Options{Node: node, EvictionRequests: l}, true)
 		must.NoError(t, err)
 		check.Is(t, "asks acme.io/a: moving the leader, expects to complete at 2000-01-01T01:00:00Z is Active", f.Pods[0].EvictionRequest.String())
 		check.Is(t, "asks acme.io/a (priority 10000), then acme.io/b (priority 9999)", f.Pods[1].EvictionRequest.String())
-		must.NoError(t, l.DeleteEvictionRequest(t.Context(), p.Namespace, requestName(p.UID)))
+		must.NoError(t, l.DeleteEvictionRequest(t.Context(), p.Namespace, requestName(defaultClient, p.UID)))
 		l.listErr = errUnserved
 		f, err = Predict(t.Context(), s, Options{Node: node, EvictionRequests: l}, true)
 		must.NoError(t, err)

@@ -23,6 +23,8 @@ type instance struct {
 	planner  *poll.Planner
 	// missingSince is since when the instance has no Node; zero if it has one.
 	missingSince time.Time
+	// hadNode is true once this process has seen a Node of the instance.
+	hadNode bool
 	// isLookedUp is true once EC2 has told the tags and the name. isForeign is true if the instance has no managed tag.
 	isLookedUp, isForeign bool
 	dnsName               string
@@ -113,7 +115,7 @@ func (c *Controller) reconcile(id string) {
 	now := time.Now()
 	nodes := c.nodesOf(id)
 	if len(nodes) > 0 {
-		i.missingSince = time.Time{}
+		i.missingSince, i.hadNode = time.Time{}, true
 	} else if i.missingSince.IsZero() {
 		i.missingSince = now
 	}

@@ -148,11 +148,25 @@ func (c *Controller) graceOf(m *message) time.Duration {
 	return c.options.Config.UnknownNodeGrace
 }
 
+// restartGrace is how long an instance has to have no Node after a restart, if its message is older than the grace time.
+const restartGrace = 30 * time.Second
+
+// remainingGrace returns how long this process has to see no Node for the instance of a message. The time since the message
+// was sent counts, unless this process has seen a Node. Otherwise a process that restarts again and again would never delete
+// the message, and the redrive policy would take it for poison.
+func (c *Controller) remainingGrace(i *instance, m *message) time.Duration {
+	grace := c.graceOf(m)
+	if !i.hadNode && !m.Sent.IsZero() && time.Since(m.Sent) >= grace {
+		return min(grace, restartGrace)
+	}
+	return grace
+}
+
 // deleteMessagesWithoutNode deletes the messages of instances that had no Node for the grace time. It does so only if a
 // current list of the API server, and not only the watch, has no Node of the instance.
 func (c *Controller) deleteMessagesWithoutNode() {
 	isDue := func(i *instance, m *message) bool {
-		return !i.missingSince.IsZero() && time.Since(i.missingSince) >= c.graceOf(m) && (m.event.Hook.Name == "" || m.hookTimeout > 0)
+		return !i.missingSince.IsZero() && time.Since(i.missingSince) >= c.remainingGrace(i, m) && (m.event.Hook.Name == "" || m.hookTimeout > 0)
 	}
 	var candidates []*instance
 	for _, i := range c.instances {

@@ -82,6 +82,9 @@ func (p *retirementScope) confirmInstanceGone(ctx context.Context) (gone bool, e
 	return true, p.saveStatusIfChanged(ctx)
 }
 
+// drainClient is drain.Options.Client of a retirement.
+const drainClient = "manager"
+
 // startDrain starts the drain. takesOver says that an earlier process may have left EvictionRequests.
 func (p *retirementScope) startDrain(ctx context.Context, takesOver bool) (*drainRun, error) {
 	if err := p.confirmRetirementUnchanged(ctx); err != nil {
@@ -103,6 +106,7 @@ func (p *retirementScope) startDrain(ctx context.Context, takesOver bool) (*drai
 		AddFacts:         func(f *podrules.Facts, pod *kubeapi.Pod) { marks.AddFacts(f, pod.Namespace, pod.Labels) },
 		TimeLimits:       drain.TimeLimits{TimeoutAt: p.drainTimeoutAt()},
 		EvictionRequests: p.controller.options.EvictionRequests,
+		Client:           drainClient,
 		TakesOver:        takesOver,
 		Surger:           p.newSurger(d.Surge),
 		Logger:           p.log,
@@ -125,7 +129,7 @@ func (p *retirementScope) deleteLeftRequests(ctx context.Context) {
 	if o.EvictionRequests == nil || !p.hasReached(v1alpha1.Draining) {
 		return
 	}
-	if err := drain.DeleteEvictionRequests(ctx, o.EvictionRequests, p.rt.Spec.NodeName); err != nil {
+	if err := drain.DeleteEvictionRequests(ctx, o.EvictionRequests, drainClient, p.rt.Spec.NodeName); err != nil {
 		p.log.Warn("cannot delete the EvictionRequests of an earlier drain: they end with their pods", "err", err)
 	}
 }

@@ -19,7 +19,7 @@ const (
 	minOwnerInterval = time.Second
 	// minEndpointInterval is the first pause between two reads of the EndpointSlices. It doubles up to endpointInterval.
 	minEndpointInterval = 125 * time.Millisecond
-	endpointInterval    = time.Second
+	endpointInterval    = 500 * time.Millisecond
 	// endpointWait limits the wait for the endpoints. If the endpoints of a Service are written by hand, the successor
 	// never becomes one.
 	endpointWait = 2 * time.Minute
@@ -405,9 +405,7 @@ func (x *surgeRun) awaitEndpoints(ctx context.Context, successor *podState) erro
 // findMissingEndpoint returns a Service that has the leaving pod as endpoint, and has no ready endpoint with the UID of the
 // successor. The result is empty if each Service has the successor.
 func (x *surgeRun) findMissingEndpoint(ctx context.Context, successorUID string) (service string, err error) {
-	all, err := call(ctx, func(ctx context.Context) ([]kubeapi.EndpointSlice, error) {
-		return x.s.api.ListEndpointSlices(ctx, x.request.Pod.Namespace)
-	})
+	all, err := x.s.listEndpointSlices(ctx, x.request.Pod.Namespace)
 	if err != nil {
 		return "", toRefusal("list the EndpointSlices of namespace "+x.request.Pod.Namespace, err)
 	}

@@ -258,9 +258,7 @@ func findLoweringObstacle(hpa *kubeapi.HorizontalPodAutoscaler) string {
 
 // findAutoscaler returns the HorizontalPodAutoscaler that sizes the object, or nil.
 func (s *Surger) findAutoscaler(ctx context.Context, ref kubeapi.ObjectRef) (*kubeapi.HorizontalPodAutoscaler, error) {
-	all, err := call(ctx, func(ctx context.Context) ([]kubeapi.HorizontalPodAutoscaler, error) {
-		return s.api.ListHorizontalPodAutoscalers(ctx, ref.Namespace)
-	})
+	all, err := s.listAutoscalers(ctx, ref.Namespace)
 	if err != nil {
 		return nil, toRefusal("list the HorizontalPodAutoscalers of namespace "+ref.Namespace, err)
 	}

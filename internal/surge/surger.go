@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/sharedread"
 )
 
 const (
@@ -118,6 +119,51 @@ type Surger struct {
 	running  map[string]chan struct{} // by owner UID; closed at the end of the surge
 	reverted map[string]reversal      // by owner UID
 	startups map[string]time.Duration // measured start-up times, by owner UID
+	lists    *sharedLists
+}
+
+// sharedLists lets surges that run at once share the lists of whole namespaces: the pods of a node often belong to one namespace.
+type sharedLists struct {
+	slices      map[string]*sharedread.Reader[[]kubeapi.EndpointSlice] // by namespace
+	autoscalers map[string]*sharedread.Reader[[]kubeapi.HorizontalPodAutoscaler]
+}
+
+func newSharedLists() *sharedLists {
+	return &sharedLists{
+		slices:      map[string]*sharedread.Reader[[]kubeapi.EndpointSlice]{},
+		autoscalers: map[string]*sharedread.Reader[[]kubeapi.HorizontalPodAutoscaler]{},
+	}
+}
+
+// listEndpointSlices lists the EndpointSlices of a namespace. The answer is not older than the call, and may be shared.
+func (s *Surger) listEndpointSlices(ctx context.Context, namespace string) ([]kubeapi.EndpointSlice, error) {
+	s.mu.Lock()
+	r := getOrAdd(s.lists.slices, namespace)
+	s.mu.Unlock()
+	return call(ctx, func(ctx context.Context) ([]kubeapi.EndpointSlice, error) {
+		return r.Read(ctx, func(ctx context.Context) ([]kubeapi.EndpointSlice, error) {
+			return s.api.ListEndpointSlices(ctx, namespace)
+		})
+	})
+}
+
+// listAutoscalers lists the HorizontalPodAutoscalers of a namespace. The answer is not older than the call, and may be shared.
+func (s *Surger) listAutoscalers(ctx context.Context, namespace string) ([]kubeapi.HorizontalPodAutoscaler, error) {
+	s.mu.Lock()
+	r := getOrAdd(s.lists.autoscalers, namespace)
+	s.mu.Unlock()
+	return call(ctx, func(ctx context.Context) ([]kubeapi.HorizontalPodAutoscaler, error) {
+		return r.Read(ctx, func(ctx context.Context) ([]kubeapi.HorizontalPodAutoscaler, error) {
+			return s.api.ListHorizontalPodAutoscalers(ctx, namespace)
+		})
+	})
+}
+
+func getOrAdd[T any](readers map[string]*sharedread.Reader[T], namespace string) *sharedread.Reader[T] {
+	if readers[namespace] == nil {
+		readers[namespace] = &sharedread.Reader[T]{}
+	}
+	return readers[namespace]
 }
 
 // reversal records who took a raise back.
@@ -158,6 +204,7 @@ func New(o Options) (*Surger, error) {
 	return &Surger{
 		options: o, api: o.API, log: o.Logger, slots: make(chan struct{}, o.MaxConcurrent),
 		running: map[string]chan struct{}{}, reverted: map[string]reversal{}, startups: map[string]time.Duration{},
+		lists: newSharedLists(),
 	}, nil
 }
 
@@ -196,6 +243,9 @@ func (s *Surger) lockOwner(ctx context.Context, uid string) (unlock func(), ok b
 			return func() {
 				s.mu.Lock()
 				delete(s.running, uid)
+				if len(s.running) == 0 {
+					s.lists = newSharedLists() // the answers take memory
+				}
 				s.mu.Unlock()
 				close(own)
 			}, true

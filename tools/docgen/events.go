@@ -2,15 +2,21 @@ package main
 
 import (
 	"fmt"
+	"io"
+	"log/slog"
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/slipway-dev/slipway/internal/agent"
 	"github.com/slipway-dev/slipway/internal/compat/aksnth"
+	"github.com/slipway-dev/slipway/internal/compat/awsnth"
 	"github.com/slipway-dev/slipway/internal/compat/mechanic"
 	"github.com/slipway-dev/slipway/internal/notice"
+	"github.com/slipway-dev/slipway/internal/notice/aws"
 	"github.com/slipway-dev/slipway/internal/notice/azure"
+	"github.com/slipway-dev/slipway/internal/observe"
 )
 
 type event struct{ name, reason, kind, on, when string }
@@ -61,21 +67,29 @@ func eventsPage() string {
 			reasons[e.reason] = w.path
 		}
 	}
-	b.WriteString("\n## Drop-in commands\n\n`slipway mechanic` and `slipway aks-node-termination-handler` write some of the agent's Events with the texts of the tools that they replace.\n\n" +
+	b.WriteString("\n## Drop-in commands\n\n`slipway mechanic`, `slipway aks-node-termination-handler` and `slipway aws-node-termination-handler -emit-kubernetes-events` write some of the agent's Events with the texts of the tools that they replace.\n\n" +
 		"| command | instead of | reason | type | message |\n|---|---|---|---|---|\n")
 	for _, v := range []struct {
 		command string
 		voice   agent.EventFormatter
-	}{{"mechanic", mechanic.NewEventFormatter("NODE")}, {"aks-node-termination-handler", aksnth.FormatEvent}} {
+		source  string
+	}{
+		{"mechanic", mechanic.NewEventFormatter("NODE"), azure.SourceName}, {"aks-node-termination-handler", aksnth.FormatEvent, azure.SourceName},
+		{awsnth.Tool, newAWSNTHFormatter(), aws.SourceName},
+	} {
 		count := 0
 		for _, c := range findSource("internal/agent").constants() {
 			if !slices.Contains(eventTypes, c.typeName) {
 				continue
 			}
-			for _, kind := range notice.Interruptions() {
-				all, _ := v.voice(agent.EventTrigger{Reason: agent.EventReason(c.value), Notice: notice.Notice{Source: azure.SourceName, Type: kind}})
+			kinds := notice.Interruptions()
+			if v.source == aws.SourceName {
+				kinds = append(kinds, notice.Rebalance)
+			}
+			for _, kind := range kinds {
+				all, _ := v.voice(agent.EventTrigger{Reason: agent.EventReason(c.value), Message: "MESSAGE", Notice: notice.Notice{ID: "ID", Source: v.source, Type: kind, NotBefore: sampleTime, Description: "CODE: DESCRIPTION"}})
 				for _, words := range all {
-					row := fmt.Sprintf("| `%s` | `%s` | `%s` | %s | %s |\n", v.command, c.value, words.Reason, words.Type, cellEscaper.Replace(words.Message))
+					row := fmt.Sprintf("| `%s` | `%s` | `%s` | %s | %s |\n", v.command, c.value, words.Reason, words.Type, cellEscaper.Replace(sampleTimes.Replace(words.Message)))
 					if !strings.Contains(b.String(), row) {
 						b.WriteString(row)
 						count++
@@ -88,4 +102,18 @@ func eventsPage() string {
 		}
 	}
 	return b.String()
+}
+
+// sampleTime is the time of the interruption in sample notices. The reference shows TIME instead of it.
+var (
+	sampleTime  = time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC)
+	sampleTimes = strings.NewReplacer(sampleTime.Format(time.RFC3339), "TIME", sampleTime.Format("2 Jan 2006 15:04:05 GMT"), "TIME")
+)
+
+// newAWSNTHFormatter returns the Events of aws-node-termination-handler with all monitors enabled.
+func newAWSNTHFormatter() agent.EventFormatter {
+	o, err := awsnth.ParseOptions([]string{"-node-name=NODE", "-emit-kubernetes-events", "-enable-asg-lifecycle-draining", "-enable-rebalance-monitoring"},
+		func(string) string { return "" }, io.Discard)
+	must(err)
+	return awsnth.NewReporter(o, awsnth.NewMetrics(observe.NewRegistry()), &awsnth.Identity{}, slog.New(slog.DiscardHandler)).FormatEvents
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/agent"
 	"github.com/slipway-dev/slipway/internal/cloudpool/controller"
 	"github.com/slipway-dev/slipway/internal/compat/aksnth"
+	"github.com/slipway-dev/slipway/internal/compat/awsnth"
 	"github.com/slipway-dev/slipway/internal/manager"
 	"github.com/slipway-dev/slipway/internal/notice"
 	"github.com/slipway-dev/slipway/internal/notice/aws/queue"
@@ -57,6 +58,12 @@ func queueMetrics() []observe.Definition {
 func handlerMetrics() []observe.Definition {
 	r := observe.NewRegistry()
 	aksnth.NewMetrics(r, "node")
+	return r.Definitions()
+}
+
+func awsHandlerMetrics() []observe.Definition {
+	r := observe.NewRegistry()
+	awsnth.NewMetrics(r)
 	return r.Definitions()
 }
 
@@ -198,6 +205,9 @@ func labelValues() map[string]labelDoc {
 		"template": {open: "machine type, with its cloud's name"}, "plugin": {open: "name of a plugin"},
 		"receiver": {open: "name of a receiver of notifications"}, "pool": {open: "name of a cloudpool"},
 		"goversion": {open: "version of Go"}, "version": {open: "version"}, "revision": {open: "revision of the source"},
+		"node_action": {values: []string{"pre-drain", "cordon", "cordon-and-drain", "post-drain", "uncordon"}}, "node_status": {values: []string{"success", "error"}},
+		"node_event_id": {open: "ID of the event"}, "node_name": {open: "name of the Node"}, "event_error_where": {open: "monitor of the tool, such as `SPOT_ITN_MONITOR`"},
+		"otel_scope_name": {open: "always `aws.node.termination.handler`"}, "otel_scope_version": {open: "always empty"},
 		"node": {open: "name of the Node"}, "resource": {open: "name of the machine in Azure's events"},
 		"cluster": {open: "address of the API server"}, "endpoint": {open: "path, or the receiver's name"},
 		"method": {open: "HTTP method in lower case"}, "code": {open: "HTTP status"},
@@ -392,5 +402,7 @@ func metricsPage() string {
 	b.WriteString("\n## Cloudpool\n\n`slipway cloudpool`, by default at port 9820.\n\n" + newMetricTable(cloudpoolMetrics(), known))
 	b.WriteString("\n## aks-node-termination-handler\n\n`slipway aks-node-termination-handler` has the replaced tool's metrics in addition to an agent's. " +
 		"See [moving-from-aks-node-termination-handler.md](../moving-from-aks-node-termination-handler.md).\n\n" + newMetricTable(handlerMetrics(), known))
+	b.WriteString("\n## aws-node-termination-handler\n\n`slipway aws-node-termination-handler` has the replaced tool's metrics in addition to an agent's, if its metrics server is enabled.\n\n" +
+		newMetricTable(awsHandlerMetrics(), known))
 	return b.String()
 }

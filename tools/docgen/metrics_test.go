@@ -21,7 +21,7 @@ import (
 func ownMetrics(t *testing.T) map[string]observe.Definition {
 	t.Helper()
 	all := map[string]observe.Definition{}
-	for _, d := range slices.Concat(agentMetrics(), managerMetrics(), cloudpoolMetrics(), handlerMetrics()) {
+	for _, d := range slices.Concat(agentMetrics(), managerMetrics(), cloudpoolMetrics(), handlerMetrics(), awsHandlerMetrics(), queueMetrics()) {
 		all[d.Name] = d
 	}
 	return all

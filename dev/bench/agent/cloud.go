@@ -15,6 +15,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/controlplane"
 	"github.com/slipway-dev/slipway/dev/testbed"
 	"github.com/slipway-dev/slipway/internal/notice/aws"
+	"github.com/slipway-dev/slipway/internal/notice/gcp"
 )
 
 // The names of the results that all clouds have. For clouds other than Azure, a prefix precedes them.
@@ -47,15 +48,22 @@ type cloudBench struct {
 	metadata.Cloud
 
 	pool controlplane.AKSPool // it only names the nodes
-	// interval is the longest time that a notice waits for the agent to read it; 0 if the agent has a request that waits.
+	// interval is the longest time that a notice waits for the agent to read it.
 	interval time.Duration
+	reads    string // describes how the agent reads the notices
 	added    bool
 }
 
 func (b *agentBench) listClouds() []*cloudBench {
 	return []*cloudBench{
-		{agentBench: b, Cloud: metadata.EC2, pool: controlplane.AKSPool{Name: "aws"}, interval: aws.DefaultInterval},
-		{agentBench: b, Cloud: metadata.ComputeEngine, pool: controlplane.AKSPool{Name: "google"}},
+		{
+			agentBench: b, Cloud: metadata.EC2, pool: controlplane.AKSPool{Name: "aws"},
+			interval: aws.DefaultInterval, reads: "poll interval " + aws.DefaultInterval.String(),
+		},
+		{
+			agentBench: b, Cloud: metadata.ComputeEngine, pool: controlplane.AKSPool{Name: "google"},
+			interval: gcp.DefaultInterval, reads: "a request that waits for a change, at most one every " + gcp.DefaultInterval.String(),
+		},
 	}
 }
 
@@ -63,11 +71,7 @@ func (b *agentBench) listClouds() []*cloudBench {
 func (c *cloudBench) prefix() string { return c.Name + ": " }
 
 func (c *cloudBench) describeSetup(format string, args ...any) string {
-	reads := "a request that waits for a change"
-	if c.interval > 0 {
-		reads = "poll interval " + c.interval.String()
-	}
-	return fmt.Sprintf(format, args...) + fmt.Sprintf("; %s, %s; %d nodes, %s", c.Service, reads, cloudMachines, c.describeMachine())
+	return fmt.Sprintf(format, args...) + fmt.Sprintf("; %s, %s; %d nodes, %s", c.Service, c.reads, cloudMachines, c.describeMachine())
 }
 
 // start starts the metadata service and the agent of a machine.
@@ -126,15 +130,8 @@ func (c *cloudBench) measureCordons(ctx context.Context) ([]result.Result, error
 	if err != nil {
 		return nil, err
 	}
-	name := "the poll interval and a bare patch"
-	if c.interval == 0 {
-		name = "a bare patch"
-	}
-	bound := newBoundResults(c.prefix(), name, percentile(took, 99), c.interval+patch, c.describeSetup(patchSetup, noticeCount))
-	if c.interval == 0 {
-		// The bound has no request to the metadata service, which takes as long as the patch.
-		bound[1].Target = result.Bound{}
-	}
+	bound := newBoundResults(c.prefix(), "the poll interval and a bare patch", percentile(took, 99), c.interval+patch,
+		c.describeSetup(patchSetup, noticeCount))
 	return append(newCordonResults(c.prefix(), took, c.describeSetup(cordonSetup, "Spot", noticedMachines, c.opts.Seed)), bound...), nil
 }
 
@@ -146,7 +143,7 @@ func (c *cloudBench) announceOnEmptyNode(ctx context.Context, node string, machi
 	if err := c.awaitNode(ctx, node, func(n *corev1.Node) bool { return !n.Spec.Unschedulable }); err != nil {
 		return time.Time{}, fmt.Errorf("node %s is not restored: %w", node, err)
 	}
-	if err := testbed.Sleep(ctx, time.Duration(c.random.Int64N(int64(aws.DefaultInterval)))); err != nil {
+	if err := testbed.Sleep(ctx, time.Duration(c.random.Int64N(int64(c.interval)))); err != nil {
 		return time.Time{}, err
 	}
 	at := machine.Announce()
@@ -220,20 +217,17 @@ func (c *cloudBench) measureEvictions(ctx context.Context) ([]result.Result, err
 		return nil, err
 	}
 	requests := byNode[agent.Node]
+	if deleted := audit.DeletionTimes(requests); len(deleted) > 0 {
+		return nil, fmt.Errorf("audit log: %d pods were deleted without eviction, want 0", len(deleted))
+	}
 	last, err := lastEvictionTime(requests, pods, at)
 	if err != nil {
 		return nil, err
 	}
-	if deleted := audit.DeletionTimes(requests); len(deleted) > 0 {
-		return nil, fmt.Errorf("audit log: %d pods were deleted without eviction, want 0: %v", len(deleted), deleted)
-	}
 	setup := c.describeSetup(evictionSetup, "Spot", c.opts.Seed, appsPerNode, evictedPods/appsPerNode, cloudRefuges)
-	name := "the poll interval and a bare client"
-	if c.interval == 0 {
-		name = "a bare client"
-	}
 	results := []result.Result{{Name: c.prefix() + evictionName, Value: last.Sub(at).Seconds(), Unit: "s", Setup: setup}}
-	return append(results, newBoundResults(c.prefix(), name, last.Sub(at), c.interval+floor, c.describeSetup(bareClientSetup, floor.Seconds()))...), nil
+	return append(results, newBoundResults(c.prefix(), "the poll interval and a bare client", last.Sub(at), c.interval+floor,
+		c.describeSetup(bareClientSetup, floor.Seconds()))...), nil
 }
 
 // announceUntilDrained announces a Spot notice, and waits until the agent reports the node as drained and no pod is left. It
@@ -269,7 +263,7 @@ func (c *cloudBench) measurePeakMemory(ctx context.Context) ([]result.Result, er
 	return newPeakResults(c.prefix(), agent, c.describeSetup("%s", describeMemoryPods(pods)))
 }
 
-// startIdleAgent starts an agent whose machine gets no notice.
+// startIdleAgent starts an agent without a notice for its machine.
 func (c *cloudBench) startIdleAgent(ctx context.Context) (*testbed.Agent, *metadata.Server, string, error) {
 	agent, machine, err := c.start(ctx, cloudIdleMachine)
 	if err != nil {

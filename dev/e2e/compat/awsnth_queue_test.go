@@ -137,6 +137,8 @@ func testMetricsFromQueue(f *nthFixture) {
 	for _, action := range []string{"cordon-and-drain", "post-drain"} {
 		f.awaitMetric(f.agent, `actions_total{node_action="`+action+`",node_status="success",`+scope+`}`, 1)
 	}
+	f.awaitMetric(f.agent, `nth_tagged_instances{`+scope+`}`, 1)
+	f.awaitMetric(f.agent, `nth_tagged_nodes{`+scope+`}`, 1)
 	for _, want := range []string{"runtime_go_gc", "runtime_go_goroutines", "runtime_go_mem"} {
 		if !strings.Contains(f.agent.ReadMetrics(f.ctx), want) {
 			f.t.Errorf("the metrics lack %s", want)

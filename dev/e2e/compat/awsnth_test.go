@@ -121,6 +121,16 @@ func TestAWSNTHScenarios(t *testing.T) {
 		"webhook":                               testWebhook,
 		"webhook-http-proxy":                    testWebhookProxy,
 		"webhook-secret":                        testWebhookSecret,
+
+		"asg-launch-lifecycle-sqs":                    testASGLaunchFromQueue,
+		"asg-lifecycle-sqs":                           testASGLifecycleFromQueue,
+		"asg-lifecycle-sqs-heartbeat":                 testASGHeartbeatsFromQueue,
+		"ec2-state-change-sqs":                        testStateChangeFromQueue,
+		"prometheus-metrics-sqs":                      testMetricsFromQueue,
+		"rebalance-recommendation-sqs":                testRebalanceFromQueue,
+		"rebalance-recommendation-sqs-node-not-found": testUnknownNodeFromQueue,
+		"scheduled-change-event-sqs":                  testScheduledChangeFromQueue,
+		"spot-interruption-sqs":                       testSpotFromQueue,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -201,6 +201,13 @@ func TestSurgeTokenLowersOnlyMinimumsItRaised(t *testing.T) {
 				client.expect(t, patch(c.path, c.foreign), nothingElse)
 				client.expect(t, patch(c.path, `{"metadata":{"labels":{"example.com/team":"red"}}}`), nothingElse)
 				client.expect(t, patch(c.path, `{"metadata":{"annotations":{"example.com/note":"x"}}}`), nothingElse)
+				version := map[string]string{"minReplicas": "autoscaling/v2", "minReplicaCount": "keda.sh/v1alpha1"}[c.field]
+				entry := func(field string) string { // send would make an apply patch of a body with a plain apiVersion
+					return fmt.Sprintf(`{"metadata":{"managedFields":[{"manager":"slipway-surge","operation":"Update","\u0061piVersion":%q,"fieldsType":"FieldsV1","fieldsV1":{"f:spec":{%q:{}}}}]}}`, version, field)
+				}
+				client.expect(t, patch(c.path, entry("f:"+c.field)), "becomes the manager of")
+				client.expect(t, patch(c.path, entry("f:other")), "becomes the manager of")
+				client.expect(t, patch(c.path, `{"metadata":{"managedFields":[{}]}}`), "changes no entry of another client")
 				client.expect(t, send(request{method: http.MethodPatch, path: c.path, manager: "kubectl", body: set(c.raised)}), "field manager slipway-surge alone")
 				client.expect(t, send(request{method: http.MethodPatch, path: c.path, manager: surger, body: set(c.raised), persist: true}), "")
 				client.expect(t, patch(c.path, set(2)), "")
@@ -293,6 +300,13 @@ func TestSurgeTokenWritesOnlyItsOwnRecords(t *testing.T) {
 		})
 		const records, held = "no Leases but records of surges", "only records of surges that it holds"
 		client.await(t, map[string]attempt{"60 s at most": create(lease(fresh, holder, "true", 61))})
+		var err error
+		if testbed.PollUntil(f.ctx, "the policy of drain slots excludes records", func() bool {
+			err = create(lease(fresh, holder, "true", 20))(f.ctx, client.client)
+			return err == nil
+		}) != nil {
+			t.Fatal(err)
+		}
 		for name, c := range map[string]struct {
 			attempt
 			refused string

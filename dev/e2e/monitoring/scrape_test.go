@@ -105,7 +105,7 @@ func (f *fixture) start(job, account string, args ...string) {
 	}
 	f.run(controlplane.Command{
 		Name: job, Path: path, Args: append(args, "--kubeconfig", credentials), ReadyURL: "http://" + address + "/readyz",
-		Env: []string{"POD_NAMESPACE=slipway"},
+		Env: []string{"POD_NAMESPACE=slipway", "AWS_ACCESS_KEY_ID=none", "AWS_SECRET_ACCESS_KEY=none"},
 	})
 	f.targets[job] = append(f.targets[job], address)
 }
@@ -210,7 +210,8 @@ func (f *fixture) prepare() scenario {
 		"spec: {nodeSelector: {matchLabels: {pool: other}}, cloud: {provider: azure, group: other}}\n")
 	f.start("slipway-manager", "slipway-manager", "manager", "--listen", "ADDRESS", "--cloud-config", clouds, "--node-groups", groups, "--leader-elect=false",
 		"--poll-interval", "1s", "--cloud-poll-interval", "500ms", "--retry-interval", "1s", "--group-poll-interval", "1s",
-		"--scale-poll-interval", "1s", "--launch-settle-time", "5s")
+		"--scale-poll-interval", "1s", "--launch-settle-time", "5s",
+		"--aws-queue-url", "http://127.0.0.1:9/1/notices", "--aws-queue-region", "eu-west-1") // a queue that does not answer
 	front, err := controlplane.ReserveFreeAddress(f.ctx)
 	f.check(err)
 	f.start("slipway-cloudpool", "slipway-cloudpool", "cloudpool", "--listen", front, "--metrics-listen", "ADDRESS", "--cloud-config", clouds,

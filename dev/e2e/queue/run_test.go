@@ -20,7 +20,7 @@ import (
 )
 
 // runQueue runs the queue mode as its program does, from the configurations.
-func runQueue(ctx context.Context, t *testing.T, log *slog.Logger, api, cloud http.RoundTripper) error {
+func runQueue(ctx context.Context, t *testing.T, adjust func(*queue.Config), log *slog.Logger, api, cloud http.RoundTripper) error {
 	t.Helper()
 	var c config.Agent
 	flags := pflag.NewFlagSet("agent", pflag.ContinueOnError)
@@ -30,6 +30,7 @@ func runQueue(ctx context.Context, t *testing.T, log *slog.Logger, api, cloud ht
 	}
 	q := queue.NewDefaultConfig()
 	q.URL, q.Endpoint, q.ParkedVisibility = queueURL, awsEndpoint, 2*time.Minute
+	adjust(&q)
 	kube, err := (kubeapi.Config{Server: mustParse(t, apiServer), Wrap: func(http.RoundTripper) http.RoundTripper { return api }}).NewClient("slipway/test")
 	if err != nil {
 		return err

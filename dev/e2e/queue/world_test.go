@@ -28,6 +28,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/faultproxy"
 	"github.com/slipway-dev/slipway/dev/testbed"
 	"github.com/slipway-dev/slipway/dev/workload"
+	"github.com/slipway-dev/slipway/internal/notice/aws/queue"
 )
 
 const (
@@ -47,7 +48,8 @@ type world struct {
 	proxy   *faultproxy.Proxy
 	api     *faultproxy.Front
 	aws     *faultproxy.Front
-	log     *slog.Logger   // of all processes
+	log     *slog.Logger // of all processes
+	adjust  func(*queue.Config)
 	running sync.WaitGroup // processes, killed ones too
 	sending sync.WaitGroup // messages on their way to the queue
 
@@ -65,7 +67,8 @@ func newWorld(t *testing.T, seed uint64, group string, hooks ...aws.LifecycleHoo
 	ctx, stop := context.WithCancel(t.Context())
 	w := &world{
 		t: t, ctx: ctx, memory: memory, cloud: aws.NewCloud(group, hooks...), ledger: newLedger(), proxy: faultproxy.New(kindOf),
-		random: rand.New(rand.NewPCG(seed, 0)), //nolint:gosec // emulated chance
+		adjust: func(*queue.Config) {},
+		random: rand.New(rand.NewPCG(seed, 0)),
 	}
 	w.client, err = kubernetes.NewForConfig(&rest.Config{Host: apiServer, QPS: -1, Transport: faultproxy.NewDirectTransport(memory)})
 	if err != nil {
@@ -147,7 +150,7 @@ func (w *world) startProcess() (kill func()) {
 	life := w.proxy.StartLife()
 	ctx, cancel := context.WithCancel(w.ctx)
 	w.running.Go(func() {
-		err := runQueue(ctx, w.t, w.log, w.api.Transport(life, nil), nameAction(w.aws.Transport(life, nil)))
+		err := runQueue(ctx, w.t, w.adjust, w.log, w.api.Transport(life, nil), nameAction(w.aws.Transport(life, nil)))
 		if err != nil && ctx.Err() == nil {
 			w.t.Errorf("the process ended: %v", err)
 		}
@@ -172,7 +175,9 @@ func (w *world) between(low, high time.Duration) time.Duration {
 type instance struct {
 	id, node string
 	pods     []string
-	notices  int // different ones that are announced for it while its Node exists
+	// hasNoProviderID is true if the Node does not name its instance.
+	hasNoProviderID bool
+	notices         int // different ones that are announced for it while its Node exists
 }
 
 func (w *world) newInstance() *instance {
@@ -193,6 +198,9 @@ func (w *world) join(i *instance, pods int) {
 		Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{
 			Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now(),
 		}}},
+	}
+	if i.hasNoProviderID {
+		n.Spec.ProviderID = ""
 	}
 	w.check(w.client.CoreV1().Nodes().Create(w.ctx, n, metav1.CreateOptions{}))
 	for k := range pods {

@@ -83,7 +83,7 @@ func (r *Reporter) countAndFormat(t agent.EventTrigger, e InterruptionEvent) []a
 	count := func(action string, failed bool) { r.metrics.countAction(action, e.NodeName, e.EventID, failed) }
 	switch t.Reason {
 	case agent.NoticeReceived:
-		action := r.options.actionForKind(e.Kind)
+		action := r.options.actionForKind(Kind(e.Kind))
 		if action == agent.Ignore {
 			return nil
 		}
@@ -91,14 +91,14 @@ func (r *Reporter) countAndFormat(t agent.EventTrigger, e InterruptionEvent) []a
 			would := map[agent.Action]string{agent.Cordon: "cordoned"}[action]
 			r.log.Info("dry run: the node would have been "+cmp.Or(would, "cordoned and drained"), "id", e.EventID, "node", e.NodeName)
 		}
-		return []agent.FormattedEvent{normal(r.interruptionReason(e.Kind), e.Description)}
+		return []agent.FormattedEvent{normal(r.interruptionReason(Kind(e.Kind)), e.Description)}
 	case agent.NodeCordoned, agent.FoundCordoned:
 		var all []agent.FormattedEvent
 		if hasPreDrain(t.Notice, e) {
 			count(actionPreDrain, false)
 			all = append(all, normal("PreDrain", "Pre-drain task successfully executed"))
 		}
-		if r.options.actionForKind(e.Kind) == agent.Cordon {
+		if r.options.actionForKind(Kind(e.Kind)) == agent.Cordon {
 			count(actionCordon, false)
 			all = append(all, normal("Cordon", "Node successfully cordoned"))
 		}
@@ -141,7 +141,7 @@ func (r *Reporter) interruptionReason(kind Kind) string {
 
 // hasPreDrain reports whether the tool changed the node before it was cordoned.
 func hasPreDrain(n notice.Notice, e InterruptionEvent) bool {
-	switch e.Kind {
+	switch Kind(e.Kind) {
 	case StateChange:
 		return false
 	case ScheduledEvent:

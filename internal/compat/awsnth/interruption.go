@@ -22,7 +22,7 @@ const (
 // InterruptionEvent is a notice in the tool's words. Webhook templates use its fields, so they keep the tool's names.
 type InterruptionEvent struct {
 	EventID              string
-	Kind                 Kind
+	Kind                 string // a Kind
 	Monitor, Description string
 	// State is the state of a scheduled event.
 	State                string
@@ -43,7 +43,9 @@ type InterruptionEvent struct {
 func (e InterruptionEvent) TimeUntilEvent() time.Duration { return time.Until(e.StartTime) }
 
 // IsRebalanceRecommendation reports whether the event is a recommendation to replace the instance.
-func (e InterruptionEvent) IsRebalanceRecommendation() bool { return e.Kind == RebalanceRecommendation }
+func (e InterruptionEvent) IsRebalanceRecommendation() bool {
+	return Kind(e.Kind) == RebalanceRecommendation
+}
 
 // queueSource is the Source field of notices from the SQS queue.
 const queueSource = "aws-queue"
@@ -63,7 +65,7 @@ var queueTexts = map[queue.Kind]queueText{
 
 // toInterruptionEvent returns a notice in the tool's words. It lacks what the notice does not say, such as the node.
 func toInterruptionEvent(n notice.Notice) InterruptionEvent {
-	e := InterruptionEvent{Kind: KindOf(n), EventID: n.ID, Description: n.Description, StartTime: n.NotBefore, EndTime: n.NotBefore, IsManaged: true}
+	e := InterruptionEvent{Kind: string(KindOf(n)), EventID: n.ID, Description: n.Description, StartTime: n.NotBefore, EndTime: n.NotBefore, IsManaged: true}
 	if len(n.Resources) > 0 {
 		e.InstanceID = n.Resources[0]
 	}
@@ -81,7 +83,7 @@ func toInterruptionEvent(n notice.Notice) InterruptionEvent {
 		}
 		return e
 	}
-	switch e.Kind {
+	switch Kind(e.Kind) {
 	case SpotITN:
 		e.Monitor, e.EventID = spotMonitor, "spot-itn-"+strings.TrimPrefix(n.ID, "spot-")
 		e.Description = "Spot ITN received. Instance will be interrupted at " + at

@@ -1,12 +1,17 @@
 package awsnth
 
 import (
+	"context"
+	"log/slog"
 	"runtime"
 	"runtime/metrics"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/slipway-dev/slipway/internal/elapsed"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/notice/aws/queue"
 	"github.com/slipway-dev/slipway/internal/notice/poll"
 	"github.com/slipway-dev/slipway/internal/observe"
 )
@@ -29,6 +34,7 @@ const maxNodeSeries = 1000
 // Metrics holds the tool's metrics with their original names and labels. Its methods are safe for concurrent use.
 type Metrics struct {
 	actions, nodeActions, errors *observe.Vec[observe.Counter]
+	taggedNodes, taggedInstances *observe.Gauge
 
 	mu     sync.Mutex
 	series map[[4]string]bool // of nodeActions
@@ -42,6 +48,9 @@ func NewMetrics(r *observe.Registry) *Metrics {
 		nodeActions: r.Counter("actions_node_total", "Actions on nodes, by node and event.", append([]string{"node_action", "node_event_id", "node_name", "node_status"}, scope...)...),
 		errors:      r.Counter("events_error_total", "Failed reads of notices, by monitor.", append([]string{"event_error_where"}, scope...)...),
 		series:      map[[4]string]bool{},
+
+		taggedNodes:     r.Gauge("nth_tagged_nodes", "In queue mode, nodes of instances with the tag of managed instances.", scope...).With(meter, ""),
+		taggedInstances: r.Gauge("nth_tagged_instances", "In queue mode, instances with the tag of managed instances.", scope...).With(meter, ""),
 	}
 	// The tool exported a sample without labels before the first action. An empty label is the same as none.
 	m.actions.With("", "", meter, "")
@@ -51,15 +60,48 @@ func NewMetrics(r *observe.Registry) *Metrics {
 	return m
 }
 
-// TaggedGauges holds the tool's gauges for the queue mode.
-type TaggedGauges struct{ Nodes, Instances *observe.Gauge }
+// taggedInterval is the time between two counts of the managed nodes and instances, as in the tool.
+const taggedInterval = 30 * time.Second
 
-// NewTaggedGauges registers the gauges that count managed nodes and instances.
-func NewTaggedGauges(r *observe.Registry) TaggedGauges {
-	return TaggedGauges{
-		r.Gauge("nth_tagged_nodes", "Nodes of managed instances.", "otel_scope_name", "otel_scope_version").With(meter, ""),
-		r.Gauge("nth_tagged_instances", "Managed instances.", "otel_scope_name", "otel_scope_version").With(meter, ""),
+// Inventory lists the nodes of the cluster, and the instances with a tag.
+type Inventory struct {
+	ListNodes      func(ctx context.Context) ([]kubeapi.Node, error)
+	DescribeTagged func(ctx context.Context, key string) ([]queue.Instance, error)
+}
+
+// CountTagged keeps the gauges of the queue mode current until ctx ends: how many instances have the tag, and how many
+// nodes are of such instances. After a failure the gauges keep their values.
+func (m *Metrics) CountTagged(ctx context.Context, in Inventory, tag string, log *slog.Logger) {
+	for {
+		instances, err := in.DescribeTagged(ctx, tag)
+		if err == nil {
+			var nodes []kubeapi.Node
+			if nodes, err = in.ListNodes(ctx); err == nil {
+				m.taggedInstances.Set(float64(len(instances)))
+				m.taggedNodes.Set(float64(countNodesOf(nodes, instances)))
+			}
+		}
+		if err != nil && ctx.Err() == nil {
+			log.Warn("cannot count the instances with the tag", "tag", tag, "err", err)
+		}
+		if !elapsed.Sleep(ctx, taggedInterval) {
+			return
+		}
 	}
+}
+
+// countNodesOf returns how many nodes are of the instances, by their provider IDs.
+func countNodesOf(nodes []kubeapi.Node, instances []queue.Instance) (n int) {
+	ids := map[string]bool{}
+	for _, i := range instances {
+		ids[i.ID] = true
+	}
+	for _, node := range nodes {
+		if id := node.Spec.ProviderID; ids[id[strings.LastIndex(id, "/")+1:]] {
+			n++
+		}
+	}
+	return n
 }
 
 // countAction counts an action for a node and its event.

@@ -50,7 +50,7 @@ type Hook struct {
 type hookState struct {
 	// off is true if the hook cannot be completed: there is none, there are several, or a permission is missing.
 	off bool
-	// missing is true if the group has no hook for terminations. Then it does not wait for the drain.
+	// missing is true if the group has no hook for terminations, or has removed the instance. Then it does not wait for the drain.
 	missing bool
 	// timeout is the heartbeat timeout of the hook; 0 is not known yet.
 	timeout time.Duration
@@ -149,7 +149,7 @@ func (h *Hook) findWithRetries(ctx context.Context, onFound func()) (found bool)
 // hookOffError says why the hook cannot be completed. A retry would not help.
 type hookOffError struct {
 	reason  string
-	missing bool // the group has no hook for terminations
+	missing bool // as in hookState
 }
 
 func (e *hookOffError) Error() string { return e.reason }
@@ -163,7 +163,7 @@ func (h *Hook) find(ctx context.Context) error {
 			return explainLookup(err, "--asg-name")
 		}
 		if group = findElement(answer, "AutoScalingGroupName"); group == "" {
-			return &hookOffError{reason: "the instance is in no Auto Scaling group"}
+			return &hookOffError{reason: "the instance is in no Auto Scaling group any more, so the group does not wait for the drain", missing: true}
 		}
 	}
 	parameters := url.Values{"AutoScalingGroupName": {group}}

@@ -97,6 +97,16 @@ func TestTimeoutOfANamedHookIsReadAfterAFailure(t *testing.T) {
 	check.Is(t, 30*time.Second, h.state().timeout)
 }
 
+func TestInstanceWithoutAGroupIsDrainedAtOnce(t *testing.T) {
+	api := &fakeAPI{answer: func(_ string, w http.ResponseWriter) { _, _ = io.WriteString(w, "<AutoScalingInstances/>") }}
+	h := newTestHook(t, api, HookOptions{})
+	check.Is(t, false, h.findWithRetries(t.Context(), func() {}))
+	r := asgReader{pathReader: testBase, hook: h, hookTimeout: time.Hour}
+	s, err := r.parse([]byte("Terminated"), h.state())
+	must.NoError(t, err)
+	check.Is(t, "Terminate Scheduled period 30s", describe(s))
+}
+
 // TestHookThatIsNotReachedYetIsCompletedLater covers a group that first deregisters the instance from a load balancer.
 func TestHookThatIsNotReachedYetIsCompletedLater(t *testing.T) {
 	api := &fakeAPI{}

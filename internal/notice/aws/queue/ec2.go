@@ -59,11 +59,23 @@ func newEC2Client(config aws.Config, endpoint string) *EC2Client {
 }
 
 // DescribeInstances implements EC2. It filters by ID, because a list of IDs fails for an instance that does not exist.
-func (c *EC2Client) DescribeInstances(ctx context.Context, ids []string) (all []Instance, err error) {
+func (c *EC2Client) DescribeInstances(ctx context.Context, ids []string) ([]Instance, error) {
 	form := url.Values{"Action": {"DescribeInstances"}, "Version": {ec2Version}, "MaxResults": {ec2Page}, "Filter.1.Name": {"instance-id"}}
 	for i, id := range ids {
 		form.Set(fmt.Sprintf("Filter.1.Value.%d", i+1), id)
 	}
+	return c.describe(ctx, form)
+}
+
+// DescribeTagged returns the instances that have a tag with this key.
+func (c *EC2Client) DescribeTagged(ctx context.Context, key string) ([]Instance, error) {
+	return c.describe(ctx, url.Values{
+		"Action": {"DescribeInstances"}, "Version": {ec2Version}, "MaxResults": {ec2Page}, "Filter.1.Name": {"tag-key"}, "Filter.1.Value.1": {key},
+	})
+}
+
+// describe returns all pages of the response to a request.
+func (c *EC2Client) describe(ctx context.Context, form url.Values) (all []Instance, err error) {
 	for {
 		var page struct {
 			Reservations []struct {

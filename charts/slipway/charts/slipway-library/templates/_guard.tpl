@@ -289,10 +289,12 @@ spec:
     - expression: variables.requests.all(r, r.spec.requester == 'slipway.dev/drain')
       message: a Slipway agent writes no EvictionRequests but those of the requester slipway.dev/drain
       reason: Forbidden
-    # A longer name is cut in the label.
+    # A longer name is cut in the label, and ends with a hash. The hash is not checked.
     - expression: >-
-        size(variables.node) > 63
-        || variables.requests.all(r, r.metadata.?labels[?'slipway.dev/drain-node'].orValue('') == variables.node)
+        variables.requests.all(r, size(variables.node) > 63
+        ? r.metadata.?labels[?'slipway.dev/drain-node'].orValue('').matches('^.{54}-[0-9a-f]{8}$')
+        && r.metadata.labels['slipway.dev/drain-node'].startsWith(variables.node.substring(0, 54))
+        : r.metadata.?labels[?'slipway.dev/drain-node'].orValue('') == variables.node)
       messageExpression: >-
         'this token is of the Slipway agent on node ' + variables.node + ', and writes no EvictionRequests of other drains'
       reason: Forbidden
@@ -852,9 +854,15 @@ spec:
   expression: object.spec.?{{ .field }}.orValue({{ .default }})
 - name: oldMinimum
   expression: oldObject.spec.?{{ .field }}.orValue({{ .default }})
+- name: managers
+  expression: dyn(object.metadata.?managedFields.orValue([]))
+- name: oldManagers
+  expression: dyn(oldObject.metadata.?managedFields.orValue([]))
+- name: ours
+  expression: variables.managers.filter(m, m.?manager.orValue('') == 'slipway-surge' && size(m.?fieldsV1.orValue({})) > 0)
 - name: isOurs
   expression: >-
-    oldObject.metadata.?managedFields.orValue([]).exists(m, m.?manager.orValue('') == 'slipway-surge'
+    variables.oldManagers.exists(m, m.?manager.orValue('') == 'slipway-surge'
     && m.?fieldsV1[?'f:spec'][?'f:{{ .field }}'].hasValue())
 # Compares all fields that exist, so that the comparison includes fields that a later version adds.
 - name: metadata
@@ -880,6 +888,29 @@ spec:
     && variables.spec.all(k, k == '{{ .field }}' || k in variables.oldSpec && variables.oldSpec[k] == variables.spec[k])
     && variables.oldSpec.all(k, k == '{{ .field }}' || k in variables.spec)
   message: {{ .who }} changes nothing of a {{ .kind }} but spec.{{ .field }}
+  reason: Forbidden
+# A token that could write managedFields would first make itself the manager of a minimum, and then lower it.
+- expression: >-
+    variables.ours.all(m, size(m.fieldsV1) == 1 && size(m.?fieldsV1[?'f:spec'].orValue({})) == 1
+    && m.?fieldsV1[?'f:spec'][?'f:{{ .field }}'].hasValue())
+    && (size(variables.ours) == 0 || variables.isOurs || variables.minimum != variables.oldMinimum)
+  message: {{ .who }} becomes the manager of spec.{{ .field }} alone, and only by a change of it (metadata.managedFields)
+  reason: Forbidden
+# The API server removes the field from the entry of another client, and the entry if it is empty. It merges old entries of more
+# than ten clients.
+- expression: >-
+    size(variables.oldManagers) >= 10
+    || variables.managers.all(m, m.?manager.orValue('') == 'slipway-surge' || variables.oldManagers.exists(o,
+    o.?manager == m.?manager && o.?operation == m.?operation && o.?subresource == m.?subresource && o.?time == m.?time
+    && m.?fieldsV1.orValue({}).all(k, k in o.fieldsV1 && (k == 'f:spec' || o.fieldsV1[k] == m.fieldsV1[k]))
+    && o.?fieldsV1.orValue({}).all(k, k == 'f:spec' || k in m.fieldsV1)
+    && m.?fieldsV1[?'f:spec'].orValue({}).all(k, k in o.fieldsV1['f:spec'] && o.fieldsV1['f:spec'][k] == m.fieldsV1['f:spec'][k])
+    && o.?fieldsV1[?'f:spec'].orValue({}).all(k, k == 'f:{{ .field }}' || m.?fieldsV1[?'f:spec'][?k].hasValue())))
+    && variables.oldManagers.all(o, o.?manager.orValue('') == 'slipway-surge' || variables.managers.exists(m,
+    o.?manager == m.?manager && o.?operation == m.?operation && o.?subresource == m.?subresource)
+    || size(o.?fieldsV1.orValue({})) == 1 && size(o.?fieldsV1[?'f:spec'].orValue({})) == 1
+    && o.?fieldsV1[?'f:spec'][?'f:{{ .field }}'].hasValue())
+  message: {{ .who }} changes no entry of another client in metadata.managedFields
   reason: Forbidden
 - expression: variables.minimum >= variables.oldMinimum || variables.isOurs
   message: {{ .who }} lowers no minimum that it has not raised itself (spec.{{ .field }})
