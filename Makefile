@@ -30,7 +30,7 @@ build-dev: slipway-dev ## Compile the control plane for development (needed once
 	@bin/slipway-dev build
 
 .PHONY: demo
-demo: build slipway-dev ## Show what Slipway does on a real control plane (KEEP=1 keeps it running, CLOUD=openstack uses a real OpenStack)
+demo: build slipway-dev ## Show what Slipway does on a real control plane (KEEP=1 keeps it running; CLOUD=aws|gcp emulates another cloud, CLOUD=openstack uses a real OpenStack)
 	@bin/slipway-dev demo
 
 .PHONY: peers
@@ -77,9 +77,9 @@ test-openstack: ## Install and start a real OpenStack, run the tests that need i
 	dev/openstack/test
 
 .PHONY: bench
-bench: build slipway-dev ## Run the benchmarks (GROUP=agent runs one group; ONLY, NODES, PODS, PEER, PEER_ARGS: bin/slipway-dev bench --help)
+bench: build slipway-dev ## Run the benchmarks (GROUP=agent runs one group; ONLY, NODES, PODS, PEER, PEER_ARGS, ROUNDS: bin/slipway-dev bench --help)
 	@bin/slipway-dev bench $(GROUP) $(if $(ONLY),--only '$(ONLY)') $(if $(NODES),--nodes '$(NODES)') $(if $(PODS),--pods '$(PODS)') \
-		$(if $(PEER),--peer '$(PEER)') $(if $(PEER_ARGS),--peer-args '$(PEER_ARGS)')
+		$(if $(PEER),--peer '$(PEER)') $(if $(PEER_ARGS),--peer-args '$(PEER_ARGS)') $(if $(ROUNDS),--rounds '$(ROUNDS)')
 
 .PHONY: release
 release: ## Build the release VERSION=v0.1.0 REGISTRY=ghcr.io/acme/slipway into dist/ (docs/release.md)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/yaml"
 
 	"github.com/slipway-dev/slipway/internal/config"
 	"github.com/slipway-dev/slipway/internal/cordon"
@@ -111,7 +112,7 @@ func (f *drainFlags) addFlags(cmd *cobra.Command) {
 	fs.BoolVar(&f.keepCordoned, "keep-cordoned", false, "keep the node cordoned if the drain fails")
 	fs.StringVar(&f.evictionRequests, "eviction-requests", config.EvictionRequestsAuto, config.EvictionRequestsUsage)
 	fs.BoolVar(&f.waitDetach, "wait-for-detach", false, "also wait until the pods' volumes are detached")
-	fs.StringVarP(&f.output, "output", "o", "", `"json" prints the drain report`)
+	fs.StringVarP(&f.output, "output", "o", "", `"json" or "yaml" prints the drain report of each node; "name" prints only the names of drained nodes`)
 	f.surge.addFlags(fs, "start the successor of a pod first, if the pod is the last ready one of its owner, or if its PDB never allows an eviction: never, annotated or always")
 	_ = fs.MarkHidden("chunk-size")
 	f.kube.addFlags(fs)
@@ -125,8 +126,8 @@ func (f *drainFlags) validate(args []string) error {
 		return fmt.Errorf("both node %q and --selector %q: want one of the two", args[0], f.selector)
 	case f.dryRun != "none" && f.dryRun != "client" && f.dryRun != "server":
 		return fmt.Errorf("--dry-run: %q: want none, client or server", f.dryRun)
-	case f.output != "" && f.output != "json":
-		return fmt.Errorf("--output: %q: want json or nothing", f.output)
+	case !slices.Contains(drainOutputs, outputFlag(f.output)):
+		return fmt.Errorf("--output: %q: want json, yaml, name or nothing", f.output)
 	case f.evictionRequests != config.EvictionRequestsAuto && f.evictionRequests != config.EvictionRequestsNever:
 		return fmt.Errorf("--eviction-requests: %q: want auto or never", f.evictionRequests)
 	case f.deadline < 0:
@@ -409,9 +410,37 @@ func (d *nodeDrain) printResult(line string) {
 	}
 }
 
+// drainOutputs are the values of --output.
+var drainOutputs = []outputFlag{outputTable, outputJSON, outputYAML, outputName}
+
+// printForPrograms prints the result of a node in the format of --output: as one line of JSON, as a document of YAML, or as the
+// name of a drained node. It returns false if people read the output.
+func (d *nodeDrain) printForPrograms(rawJSON []byte, drained bool) (bool, error) {
+	var err error
+	switch outputFlag(d.flags.output) {
+	case outputJSON:
+		_, err = fmt.Fprintf(d.out, "%s\n", rawJSON)
+	case outputYAML:
+		var text []byte
+		if text, err = yaml.JSONToYAML(rawJSON); err == nil {
+			_, err = fmt.Fprintf(d.out, "---\n%s", text)
+		}
+	case outputName:
+		if drained {
+			_, err = fmt.Fprintln(d.out, formatName("Node", d.options.Node))
+		}
+	default:
+		return false, nil
+	}
+	return true, err
+}
+
 func (d *nodeDrain) printReport(r drain.Report) {
-	if d.flags.output == "json" {
-		fmt.Fprintf(d.out, "%s\n", r.JSON())
+	switch done, err := d.printForPrograms(r.JSON(), r.Outcome == drain.Drained); {
+	case err != nil:
+		d.printResult("cannot print the drain report: " + err.Error())
+		return
+	case done:
 		return
 	}
 	fmt.Fprintln(d.out, r.Summary())

@@ -32,8 +32,12 @@ func (d *nodeDrain) previewDrain(ctx context.Context) error {
 }
 
 func (d *nodeDrain) printPreview(f drain.Prediction) error {
-	if d.flags.output == "json" {
-		return json.NewEncoder(d.out).Encode(f)
+	raw, err := json.Marshal(f)
+	if err != nil {
+		return err
+	}
+	if done, err := d.printForPrograms(raw, len(f.PodsRefusingDrain()) == 0); done {
+		return err
 	}
 	for _, problem := range f.Problems {
 		fmt.Fprintf(d.errOut, "%s: %s\n", f.Node, problem)

@@ -46,7 +46,7 @@ func newProgressLine(w io.Writer) *progressLine {
 }
 
 func (l *progressLine) show(p drain.Progress) {
-	for _, b := range p.BlockedPods() {
+	for _, b := range p.WaitingPods() {
 		key := fmt.Sprintf("%s/%s %s %s", b.Namespace, b.Pod, b.Reason, b.PDB)
 		if b.Reason == drain.ObstacleSurge {
 			key += b.Detail // each step of a surge

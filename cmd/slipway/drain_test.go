@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -146,5 +147,22 @@ func TestI10UnknownCommandIsAnError(t *testing.T) {
 	}
 	if out, err := runOffline(t, "migrate"); err != nil || !strings.Contains(out, "mechanic") {
 		t.Errorf("%q, %v", out, err)
+	}
+}
+
+func TestDrainPrintsReportsForPrograms(t *testing.T) {
+	for output, want := range map[string]string{
+		"json": `^{"node":"a",.*"outcome":"drained".*}\n{"node":"b",.*"outcome":"gave-up".*}\n$`,
+		"yaml": `(?s)^---\n.*node: a\noutcome: drained\n.*\n---\n.*node: b\noutcome: gave-up\n`,
+		"name": `^node/a\n$`,
+	} {
+		var out strings.Builder
+		for _, r := range []drain.Report{{Node: "a", Outcome: drain.Drained}, {Node: "b", Outcome: drain.TimedOut}} {
+			d := &nodeDrain{flags: &drainFlags{output: output}, options: drain.Options{Node: r.Node}, out: &out}
+			d.printReport(r)
+		}
+		if !regexp.MustCompile(want).MatchString(out.String()) {
+			t.Errorf("-o %s: %s", output, out.String())
+		}
 	}
 }

@@ -15,11 +15,10 @@ import (
 // evicts a pod within one second.
 const stoppedDrainTime = 3 * time.Second
 
-// runCancelledReboot runs the step with an event that Azure cancels during the drain.
+// runCancelledReboot runs the step with a reboot, or a maintenance of the host, that the cloud cancels during the drain.
 func (s *stage) runCancelledReboot(ctx context.Context, a *stepOutput) (string, error) {
 	pods := s.podsOn(cancelledOn)
-	r, err := s.announceEvent(ctx, a, azure.Announcement{Type: azure.Reboot, Resources: []string{cancelledOn.resource()}},
-		"Azure: %s will reboot in 15 minutes. The PDB allows 1 of its %d pods to be evicted at a time", cancelledOn.resource(), len(pods))
+	r, err := s.announce(ctx, a, laterReboot, cancelledOn, "The PDB allows 1 of its %d pods to be evicted at a time", len(pods))
 	if err != nil {
 		return "", err
 	}
@@ -30,8 +29,8 @@ func (s *stage) runCancelledReboot(ctx context.Context, a *stepOutput) (string, 
 	if err != nil {
 		return "", err
 	}
-	a.print(latestTime(pods, endTime), "node cordoned and 2 pods stopped, then Azure cancels the reboot")
-	if err := s.Azure.CancelEvent(r.EventID); err != nil {
+	a.print(latestTime(pods, endTime), "node cordoned and 2 pods stopped, then %s cancels it", s.cloud.title())
+	if err := s.cloud.cancel(r); err != nil {
 		return "", err
 	}
 	at, err := s.awaitNodeRestored(ctx, cancelledOn)
@@ -77,7 +76,7 @@ func (s *stage) awaitDrainStopped(ctx context.Context) error {
 
 // checkPodsUnharmed returns an error unless each of the event's pods has finished or is still running.
 func (s *stage) checkPodsUnharmed(r azure.EventRecord, pods int) error {
-	l, _ := s.Azure.Ledger().Event(r.EventID)
+	l := s.cloud.ledger(r)
 	sound := l.CountOutcome(azure.OutcomeFinished) + l.CountOutcome(azure.OutcomeRunning)
 	return checkExpectation(sound == pods && l.CountOutcome(azure.OutcomeFinished) >= 2,
 		fmt.Sprintf("in the ledger: %d pods, each finished or running", pods), "%s", l.Summary(testbed.CutTolerance))

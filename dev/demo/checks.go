@@ -18,22 +18,37 @@ import (
 	"github.com/slipway-dev/slipway/internal/cordon"
 )
 
-// announceEvent announces an event and prints the text say. The seconds in the step's output count from this time.
-// If ctx has ended, announceEvent announces nothing.
+// announce announces an interruption of a machine, and prints what the cloud has announced and the text say. The seconds
+// in the step's output count from this time. If ctx has ended, announce announces nothing.
+func (s *stage) announce(ctx context.Context, a *stepOutput, what interruption, m machine, say string, args ...any) (azure.EventRecord, error) {
+	return a.printAnnouncement(ctx, func() (azure.EventRecord, string, error) {
+		r, text, err := s.cloud.announce(what, m)
+		return r, text + ". " + fmt.Sprintf(say, args...), err
+	})
+}
+
+// announceEvent announces an event of Azure, as announce does.
 func (s *stage) announceEvent(ctx context.Context, a *stepOutput, announcement azure.Announcement, say string, args ...any) (azure.EventRecord, error) {
+	return a.printAnnouncement(ctx, func() (azure.EventRecord, string, error) { //nolint:contextcheck // an event outlives its announcer
+		r, err := s.Azure.Announce(announcement)
+		return r, fmt.Sprintf(say, args...), err
+	})
+}
+
+func (a *stepOutput) printAnnouncement(ctx context.Context, announce func() (azure.EventRecord, string, error)) (azure.EventRecord, error) {
 	if ctx.Err() != nil {
 		return azure.EventRecord{}, context.Cause(ctx)
 	}
-	r, err := s.Azure.Announce(announcement) //nolint:contextcheck // an event outlives its announcer
+	r, text, err := announce()
 	if err != nil {
 		return r, err
 	}
 	a.startTime = r.VisibleAt
-	a.print(r.VisibleAt, say, args...)
+	a.print(r.VisibleAt, "%s", text)
 	return r, nil
 }
 
-// cordonOwner returns the owner name in the agents' cordon claim for an event.
+// cordonOwner returns the owner name in the agents' cordon claim for an event of Azure.
 func cordonOwner(r azure.EventRecord) string { return "azure-" + r.EventID }
 
 func isSlipwayKey(key string) bool {
@@ -57,8 +72,11 @@ func slipwayMarks(n *corev1.Node) []string {
 
 // awaitCordon waits until the agent has cordoned a node for an event, and returns the time.
 func (s *stage) awaitCordon(ctx context.Context, m machine, r azure.EventRecord) (time.Time, error) {
+	claim := cordon.AnnotationKey(s.cloud.claimOwner(r))
 	_, err := s.AwaitNode(ctx, m.node(), "cordoned by its agent", func(n *corev1.Node) bool {
-		return n.Spec.Unschedulable && n.Annotations[cordon.AnnotationKey(cordonOwner(r))] != ""
+		return n.Spec.Unschedulable && slices.ContainsFunc(slices.Collect(maps.Keys(n.Annotations)), func(key string) bool {
+			return strings.HasPrefix(key, claim)
+		})
 	})
 	return time.Now(), err
 }
@@ -71,21 +89,42 @@ func (s *stage) awaitNodeRestored(ctx context.Context, m machine) (time.Time, er
 	return time.Now(), err
 }
 
+// reportDrained waits until the agent of a machine has finished the drain, and prints what it does then. It returns the
+// event.
+func (s *stage) reportDrained(ctx context.Context, a *stepOutput, m machine, r azure.EventRecord) (azure.EventRecord, error) {
+	does := s.cloud.approval(r)
+	if does == "" {
+		// The Event stays. The condition on the Node ends with the notice.
+		if _, err := s.AwaitEvent(ctx, m.node(), "Drained"); err != nil {
+			return r, err
+		}
+		at := time.Now()
+		a.print(at, "the node is drained %s before the announced time", formatEarliness(r, at))
+		return r, nil
+	}
+	r, err := s.awaitApproval(ctx, r)
+	if err != nil {
+		return r, err
+	}
+	a.print(r.Approvals[0].At, "the node is drained, and the agent %s %s early", does, formatEarliness(r, r.Approvals[0].At))
+	return r, nil
+}
+
 // awaitApproval waits until an agent has approved an event, and returns the event.
 func (s *stage) awaitApproval(ctx context.Context, r azure.EventRecord) (azure.EventRecord, error) {
-	return s.AwaitNotice(ctx, r.EventID, "acknowledged", func(r azure.EventRecord) bool { return len(r.Approvals) > 0 })
+	return s.cloud.await(ctx, r, "acknowledged", func(r azure.EventRecord) bool { return len(r.Approvals) > 0 })
 }
 
 // awaitEventVanished waits until an event has vanished from the document, and returns the event.
 func (s *stage) awaitEventVanished(ctx context.Context, r azure.EventRecord) (azure.EventRecord, error) {
-	return s.AwaitNotice(ctx, r.EventID, "over", func(r azure.EventRecord) bool { return !r.IsListed() })
+	return s.cloud.await(ctx, r, "over", func(r azure.EventRecord) bool { return !r.IsListed() })
 }
 
 // awaitPowerChange waits until an event has switched all its machines off, or on if the argument on is true. It
 // returns the time of the last change.
 func (s *stage) awaitPowerChange(ctx context.Context, r azure.EventRecord, on bool) (time.Time, error) {
 	var last time.Time
-	_, err := s.AwaitNotice(ctx, r.EventID, "in effect", func(r azure.EventRecord) bool {
+	_, err := s.cloud.await(ctx, r, "in effect", func(r azure.EventRecord) bool {
 		switched := 0
 		for _, p := range r.Power {
 			if p.On == on && p.Error == "" {
@@ -211,7 +250,7 @@ func (s *stage) checkOutcomes(ctx context.Context, r azure.EventRecord, expected
 	var l azure.EventLedger
 	found := func() map[azure.Outcome]int {
 		counts := map[azure.Outcome]int{}
-		l, _ = s.Azure.Ledger().Event(r.EventID)
+		l = s.cloud.ledger(r)
 		for _, e := range l.Pods {
 			counts[e.Outcome]++
 		}
@@ -240,7 +279,7 @@ func badOutcomes(l azure.EventLedger) string {
 
 func formatTime(t time.Time) string { return t.Local().Format(time.TimeOnly) }
 
-// formatEarliness returns how long before its NotBefore an event was approved.
-func formatEarliness(r azure.EventRecord) string {
-	return r.NotBefore.Sub(r.Approvals[0].At).Round(time.Second).String()
+// formatEarliness returns how long the time at is before an event's NotBefore.
+func formatEarliness(r azure.EventRecord, at time.Time) string {
+	return r.NotBefore.Sub(at).Round(time.Second).String()
 }

@@ -18,8 +18,10 @@ import (
 
 // The values of Options.Cloud.
 const (
-	EmulatedAzure = ""
-	RealOpenStack = "openstack"
+	EmulatedAzure  = ""
+	RealOpenStack  = "openstack"
+	EmulatedAWS    = "aws"
+	EmulatedGoogle = "gcp"
 )
 
 // emulatedCloud is a crowdCloud that uses the testbed's emulated Azure.

@@ -1,6 +1,6 @@
-// Package demo shows what Slipway does in a minute and a half. It runs a real control plane, an emulated Azure that
+// Package demo shows what Slipway does in a minute and a half. It runs a real control plane, an emulated cloud that
 // announces the end of machines, and the real agent on each node. It does not trust the agents' reports. Each step is
-// checked against the API server and against the emulator's ledger of all pods.
+// checked against the API server and against a ledger of all pods.
 package demo
 
 import (
@@ -21,9 +21,12 @@ type Options struct {
 	Out io.Writer
 	// Version is the Kubernetes minor version, see controlplane.Options.
 	Version string
-	// Cloud is the cloud of the autoscaling step: EmulatedAzure or RealOpenStack.
+	// Cloud is the cloud of all steps: EmulatedAzure, EmulatedAWS or EmulatedGoogle. RealOpenStack is EmulatedAzure with
+	// OpenStack in the autoscaling step.
 	Cloud string
-	// Keep leaves everything running in Dir. testbed.Down stops it.
+	// SkipSpot leaves out the step with the Spot notice, which takes longest.
+	SkipSpot bool
+	// Keep leaves everything running in Dir. testbed.Down stops it. It needs EmulatedAzure or RealOpenStack.
 	Keep bool
 	// Dir is the directory of a control plane that is kept. Otherwise it is temporary.
 	Dir string
@@ -46,6 +49,10 @@ func RunDemo(ctx context.Context, o Options) (err error) {
 	var machines crowdCloud = emulatedCloud{}
 	switch o.Cloud {
 	case EmulatedAzure:
+	case EmulatedAWS, EmulatedGoogle:
+		if o.Keep {
+			return fmt.Errorf("demo: CLOUD=%s with KEEP: this emulated cloud ends with the demo; set only one of them", o.Cloud)
+		}
 	case RealOpenStack:
 		started, err := startOpenStack(ctx, o.Out)
 		if err != nil {
@@ -54,7 +61,7 @@ func RunDemo(ctx context.Context, o Options) (err error) {
 		defer func() { err = errors.Join(err, started.stop()) }()
 		machines = started
 	default:
-		return fmt.Errorf("demo: CLOUD is %q: must be %s, or empty for the emulated cloud", o.Cloud, RealOpenStack)
+		return fmt.Errorf("demo: CLOUD is %q: must be %s, %s or %s, or empty for the emulated Azure", o.Cloud, RealOpenStack, EmulatedAWS, EmulatedGoogle)
 	}
 	begun := time.Now()
 	kept := false
@@ -77,14 +84,22 @@ func RunDemo(ctx context.Context, o Options) (err error) {
 			err = errors.Join(err, t.Stop())
 		}
 	}()
-	s, err := prepareStage(ctx, t)
+	c, err := newNoticeCloud(o.Cloud, t)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	s, err := prepareStage(ctx, t, c)
 	if err != nil {
 		return err
 	}
 	s.crowd = machines
 	defer func() { err = errors.Join(err, s.hook.server.Close()) }()
 	s.printIntroduction(o.Out, time.Since(begun))
-	steps := s.newSteps()
+	steps := c.steps(s)
+	if o.SkipSpot {
+		steps = steps[1:]
+	}
 	passed := runStepsInParallel(ctx, o.Out, steps)
 	if ctx.Err() != nil {
 		return fmt.Errorf("interrupted: %w", context.Cause(ctx))
@@ -129,10 +144,9 @@ func (c *compileNotice) Write(p []byte) (int, error) {
 
 func (s *stage) printIntroduction(out io.Writer, took time.Duration) {
 	fmt.Fprint(out, wrapText("", fmt.Sprintf("Kubernetes %s is up after %.1f s. Its etcd, API server, controllers and scheduler "+
-		"are real; the machines of its %d nodes are emulated. Azure, which announces events and deletes machines, "+
-		"is emulated too. A real slipway-agent guards each of %d nodes; two real slipway managers manage the pool of the others. Each step is checked against the API server and the emulator's ledger "+
+		"are real; the machines of its nodes are emulated. %s Each step is checked against the API server and a ledger "+
 		"of all pods. The steps run in parallel and are printed in order. Seconds count from the announcement.",
-		s.Version(), took.Seconds(), len(s.agents)+ciMachineCount, len(s.agents))))
+		s.Version(), took.Seconds(), s.cloud.describe(s))))
 }
 
 func (s *stage) printKeptInstructions(out io.Writer) {

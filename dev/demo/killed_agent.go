@@ -14,12 +14,17 @@ import (
 // runKilledAgent runs the step with an agent that is killed during a drain.
 func (s *stage) runKilledAgent(ctx context.Context, a *stepOutput) (string, error) {
 	pods, agent := s.podsOn(crashed), s.agents[crashed.node()]
-	r, err := s.announceEvent(ctx, a, azure.Announcement{Type: azure.Terminate, Resources: []string{crashed.resource()}},
-		"Azure: %s will be deleted in 5 minutes. The PDB allows 1 of its %d pods to be evicted at a time", crashed.resource(), len(pods))
+	r, err := s.announce(ctx, a, deletion, crashed, "The PDB allows 1 of its %d pods to be evicted at a time", len(pods))
 	if err != nil {
 		return "", err
 	}
 	pods, err = s.awaitPods(ctx, pods, 2, "ended", hasEnded)
+	if err != nil {
+		return "", err
+	}
+	// While a pod is stopping, the PDB denies the next eviction. If the agent ended during a granted eviction, the PDB could
+	// deny all others for 2 minutes.
+	pods, err = s.awaitPods(ctx, pods, 1, "stopping", func(p azure.Pod) bool { return wasDeleted(p) && !hasEnded(p) })
 	if err != nil {
 		return "", err
 	}
@@ -45,11 +50,10 @@ func (s *stage) runKilledAgent(ctx context.Context, a *stepOutput) (string, erro
 // followDrainToMachineEnd waits until the restarted agent has finished the drain and the machine has ended. It
 // checks that no pod was evicted twice or lost.
 func (s *stage) followDrainToMachineEnd(ctx context.Context, a *stepOutput, r azure.EventRecord, pods []azure.Pod) (string, error) {
-	r, err := s.awaitApproval(ctx, r)
+	r, err := s.reportDrained(ctx, a, crashed, r)
 	if err != nil {
 		return "", err
 	}
-	a.print(r.Approvals[0].At, "the node is drained, and the agent approves the event %s early", formatEarliness(r))
 	if _, err := s.awaitPowerChange(ctx, r, false); err != nil {
 		return "", err
 	}

@@ -55,7 +55,7 @@ func (s *stage) addBuildPool(ctx context.Context) error {
 	if err := s.AddPool(ctx, ciPool, ciMachineCount); err != nil {
 		return err
 	}
-	if err := s.labelNode(ctx, ciPool.NodeName(interruptedInstance), map[string]string{nodeGroupLabel(machine{ciPool, interruptedInstance}): ""}); err != nil {
+	if err := labelNode(ctx, s.Testbed, ciPool.NodeName(interruptedInstance), map[string]any{nodeGroupLabel(machine{ciPool, interruptedInstance}): ""}); err != nil {
 		return err
 	}
 	if err := workload.CreateAndAwait(ctx, s.Client(), workload.NewNamespace(builds), cacheApp.Deployment()); err != nil {

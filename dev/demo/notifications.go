@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -77,6 +78,8 @@ func (s *stage) reportNotifications(ctx context.Context, a *stepOutput, r azure.
 	if err != nil {
 		return err
 	}
+	owner := s.cloud.claimOwner(r)
+	ownerOf := func(n notification) string { return n.message.Source + "-" + n.message.Event.EventId }
 	stopped := 0
 	for _, p := range drained.message.Pods {
 		if p.State == "gone" && p.Namespace == shop {
@@ -86,8 +89,8 @@ func (s *stage) reportNotifications(ctx context.Context, a *stepOutput, r azure.
 	a.print(drained.at, "a webhook was notified twice: %.1f s after the notice, that %d pods have %d s left, and now that "+
 		"%d have stopped", detected.at.Sub(r.VisibleAt).Seconds(), len(detected.message.Pods), detected.message.SecondsLeft, stopped)
 	return firstError(
-		checkExpectation(detected.message.Event.EventId == r.EventID && drained.message.Event.EventId == r.EventID, "both about event "+r.EventID,
-			"%s and %s", detected.message.Event.EventId, drained.message.Event.EventId),
+		checkExpectation(strings.HasPrefix(ownerOf(detected), owner) && ownerOf(detected) == ownerOf(drained), "both about the notice "+owner,
+			"%s and %s", ownerOf(detected), ownerOf(drained)),
 		checkExpectation(len(detected.message.Pods) == spotPods, "40 pods in the first", "%d", len(detected.message.Pods)),
 		checkExpectation(stopped == spotPods, "40 stopped pods in the second", "%d", stopped),
 		checkExpectation(drained.at.Before(r.NotBefore), "both before NotBefore", "the second at %s", formatTime(drained.at)),

@@ -11,8 +11,7 @@ import (
 func (s *stage) runReboot(ctx context.Context, a *stepOutput) (outcome string, err error) {
 	pods, agent := s.podsOn(rebooted), s.agents[rebooted.node()]
 	before := agent.PID()
-	r, err := s.announceEvent(ctx, a, azure.Announcement{Type: azure.Reboot, Resources: []string{rebooted.resource()}},
-		"Azure: %s will reboot in 15 minutes, or as soon as approved. It runs %d pods", rebooted.resource(), len(pods))
+	r, err := s.announce(ctx, a, reboot, rebooted, "It runs %d pods", len(pods))
 	if err != nil {
 		return "", err
 	}
@@ -21,12 +20,14 @@ func (s *stage) runReboot(ctx context.Context, a *stepOutput) (outcome string, e
 		return "", err
 	}
 	a.print(cordoned, "node cordoned; draining")
-	if r, err = s.awaitApproval(ctx, r); err != nil {
+	pods, err = s.awaitPods(ctx, pods, len(pods), "ended", hasEnded)
+	if err != nil {
 		return "", err
 	}
-	pods = s.currentPods(pods)
-	a.print(latestTime(pods, endTime), "all %d pods have stopped", countPods(pods, hasEnded))
-	a.print(r.Approvals[0].At, "the agent approves the event %s early", formatEarliness(r))
+	a.print(latestTime(pods, endTime), "all %d pods have stopped", len(pods))
+	if r, err = s.reportDrained(ctx, a, rebooted, r); err != nil {
+		return "", err
+	}
 	return s.followReboot(ctx, a, r, agent, before)
 }
 
@@ -49,9 +50,9 @@ func (s *stage) followReboot(ctx context.Context, a *stepOutput, r azure.EventRe
 	if err != nil {
 		return "", err
 	}
-	a.print(at, "Azure's event has ended (at %.1f s), and the node is uncordoned", r.VanishedAt.Sub(r.VisibleAt).Seconds())
+	a.print(at, "%s's event has ended (at %.1f s), and the node is uncordoned", s.cloud.title(), r.VanishedAt.Sub(r.VisibleAt).Seconds())
 	return "8 pods moved, 0 cut short, 0 lost; the node is schedulable and has no marks of Slipway", firstError(
-		checkExpectation(r.StartedBy == azure.ByApproval, "the reboot to start by the agent's approval", "started by %s", r.StartedBy),
+		checkExpectation(r.StartedBy == azure.ByApproval || s.cloud.approval(r) == "", "the reboot to start by the agent's approval", "started by %s", r.StartedBy),
 		checkExpectation(agent.PID() != oldPID && agent.IsAlive(), "a new agent process", "process %d, alive: %v", agent.PID(), agent.IsAlive()),
 		s.awaitReplacements(ctx, rebooted, int(accounts.Replicas), accounts),
 		s.checkOutcomes(ctx, r, map[azure.Outcome]int{azure.OutcomeFinished: int(accounts.Replicas), azure.OutcomeStayed: 1}),

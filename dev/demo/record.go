@@ -23,7 +23,7 @@ func RecordSpotNotice(ctx context.Context, o Options, record Recorder) (err erro
 		return err
 	}
 	defer func() { err = errors.Join(err, t.Stop()) }()
-	s, err := prepareStage(ctx, t)
+	s, err := prepareStage(ctx, t, azureNotices{t})
 	if err != nil {
 		return err
 	}

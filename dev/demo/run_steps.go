@@ -16,7 +16,7 @@ const stepTimeout = 3 * time.Minute
 // step is one step of the demo, which shows and checks one behaviour of Slipway.
 type step struct {
 	title string
-	// runAfter is the step that must end before this one starts, or nil.
+	// runAfter is the step that must end before this one starts, or nil. It has no effect if that step does not run.
 	runAfter *step
 	// run runs and checks the step. It returns a one-line summary, or an error with the difference from what was
 	// expected.
@@ -59,7 +59,7 @@ func runStepsInParallel(ctx context.Context, out io.Writer, steps []*step) (pass
 func (s *step) runAfterDependency(ctx context.Context) {
 	defer close(s.done)
 	defer close(s.output.lines)
-	if s.runAfter != nil {
+	if s.runAfter != nil && s.runAfter.done != nil {
 		<-s.runAfter.done
 	}
 	ctx, cancel := context.WithTimeout(ctx, stepTimeout)

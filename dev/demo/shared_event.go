@@ -34,7 +34,7 @@ func (s *stage) runSharedEvent(ctx context.Context, a *stepOutput) (string, erro
 	}
 	quick, slow = s.currentPods(quick), s.currentPods(slow)
 	a.print(latestTime(slow, endTime), "the second node is drained; its pods needed 8 s to stop")
-	a.print(r.Approvals[0].At, "now the event is approved, %s early", formatEarliness(r))
+	a.print(r.Approvals[0].At, "now the event is approved, %s early", formatEarliness(r, r.Approvals[0].At))
 	up, err := s.awaitPowerChange(ctx, r, true)
 	if err != nil {
 		return "", err

@@ -18,15 +18,14 @@ import (
 // spotPods is the number of pods on the machine that runSpotNotice preempts.
 const spotPods = workload.SpotPods
 
-// runSpotNotice runs the step with a Spot machine that Azure evicts after a notice of 30 s.
+// runSpotNotice runs the step with a Spot machine that the cloud takes back after a notice of 30 s.
 func (s *stage) runSpotNotice(ctx context.Context, a *stepOutput) (string, error) {
 	pods := s.podsOn(preempted)
 	if err := checkExpectation(len(pods) == spotPods, "40 pods on the machine", "%d", len(pods)); err != nil {
 		return "", err
 	}
 	minReady := s.watchMinReadyPods(ctx, web)
-	r, err := s.announceEvent(ctx, a, azure.Announcement{Type: azure.Preempt, Resources: []string{preempted.resource()}},
-		"Azure: %s will be evicted in 30 s. It runs %d pods", preempted.resource(), len(pods))
+	r, err := s.announce(ctx, a, spotLoss, preempted, "It runs %d pods", len(pods))
 	if err != nil {
 		return "", err
 	}
@@ -148,11 +147,10 @@ func (s *stage) reportEncoder(ctx context.Context, a *stepOutput, _ azure.EventR
 
 // reportMachineEnd waits until the machine has ended, and reports and checks what happened.
 func (s *stage) reportMachineEnd(ctx context.Context, a *stepOutput, r azure.EventRecord, _ []azure.Pod) error {
-	r, err := s.awaitApproval(ctx, r)
+	r, err := s.reportDrained(ctx, a, preempted, r)
 	if err != nil {
 		return err
 	}
-	a.print(r.Approvals[0].At, "the node is drained, and the agent approves the event %s early", formatEarliness(r))
 	died, err := s.awaitPowerChange(ctx, r, false)
 	if err != nil {
 		return err
@@ -165,7 +163,7 @@ func (s *stage) reportMachineEnd(ctx context.Context, a *stepOutput, r azure.Eve
 	if err != nil {
 		return err
 	}
-	a.print(died, "the machine is deleted. %d pods of the same apps are Ready on %d other nodes", elsewhere, nodes)
+	a.print(died, "the machine ends. %d pods of the same apps are Ready on %d other nodes", elsewhere, nodes)
 	const admitted = "1 deleted despite a disruption budget"
 	return firstError(
 		checkExpectation(elsewhere == spotPods, "40 pods of the same apps Ready on other nodes when the machine is deleted", "%d", elsewhere),

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 
 	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -81,6 +80,7 @@ func shopObjects() []runtime.Object {
 // stage is the testbed with the agents, managers and observers that the steps share.
 type stage struct {
 	*testbed.Testbed
+	cloud  noticeCloud
 	agents map[string]*testbed.Agent // by node
 	hook   *webhook                  // of the agent on the preempted machine
 	// managers are the two managers of the pool of builds.
@@ -91,20 +91,19 @@ type stage struct {
 
 // prepareStage adds the machines, and starts the workload and the agents. At the end it labels the machines of
 // refuge, so that evicted pods can run there.
-func prepareStage(ctx context.Context, t *testbed.Testbed) (*stage, error) {
+func prepareStage(ctx context.Context, t *testbed.Testbed, c noticeCloud) (*stage, error) {
 	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
-	s := &stage{Testbed: t, agents: map[string]*testbed.Agent{}}
+	s := &stage{Testbed: t, cloud: c, agents: map[string]*testbed.Agent{}}
 	var nodes []controlplane.NodeSpec
-	groups := map[string]string{}
+	groups := map[string]any{}
 	for _, m := range allMachines() {
-		node := m.pool.Node(m.instance)
+		node := c.newNode(m)
 		if m != refuge[0] && m != refuge[1] {
 			node.Labels[nodeGroupLabel(m)] = ""
 			groups[nodeGroupLabel(m)] = ""
 		}
 		nodes = append(nodes, node)
-		t.Azure.EnsureScaleSet(m.pool.ScaleSetName())
 	}
 	if err := t.AddNodes(ctx, nodes...); err != nil {
 		return nil, err
@@ -112,12 +111,12 @@ func prepareStage(ctx context.Context, t *testbed.Testbed) (*stage, error) {
 	if err := workload.CreateAndAwait(ctx, t.Client(), shopObjects()...); err != nil {
 		return nil, err
 	}
-	if err := s.addBuildPool(ctx); err != nil {
+	if err := c.prepare(ctx, s); err != nil {
 		return nil, err
 	}
 	groups[nodeGroupLabel(machine{ciPool, interruptedInstance})] = ""
 	for _, m := range refuge {
-		if err := s.labelNode(ctx, m.node(), groups); err != nil {
+		if err := labelNode(ctx, t, m.node(), groups); err != nil {
 			return nil, err
 		}
 	}
@@ -138,12 +137,13 @@ func allMachines() []machine {
 	return all
 }
 
-func (s *stage) labelNode(ctx context.Context, node string, labels map[string]string) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": maps.Clone(labels)}})
+// labelNode sets labels of a node. The value nil removes a label.
+func labelNode(ctx context.Context, t *testbed.Testbed, node string, labels map[string]any) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": labels}})
 	if err != nil {
 		return err
 	}
-	_, err = s.Client().CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err = t.Client().CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{})
 	if err != nil {
 		return fmt.Errorf("labelling node %s: %w", node, err)
 	}
@@ -156,9 +156,9 @@ func (s *stage) startAgents(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for i, m := range all {
 		group.Go(func() (err error) {
-			var flags []string
+			flags := s.cloud.agentFlags(m)
 			if m == preempted {
-				flags = []string{"--config=" + s.hook.config}
+				flags = append(flags, "--config="+s.hook.config)
 			}
 			started[i], err = s.StartAgent(ctx, m.pool, m.instance, flags...)
 			return err

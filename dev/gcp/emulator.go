@@ -70,6 +70,8 @@ type vm struct {
 	values      map[string]string
 	unavailable bool // the server is under maintenance, and responds 503
 	noUpcoming  bool // the server has no information about upcoming-maintenance
+	// maintenance counts the maintenances that began or were taken back.
+	maintenance int
 	// warned means that maintenance-event was read since the last event. Otherwise Compute Engine gives no warning.
 	warned   bool
 	requests map[string]int // by key
@@ -166,8 +168,10 @@ func (e *Emulator) CancelPreemption(name string) { e.set(name, preemptedKey, "FA
 // stops, and starts again on another host, unless the kind is Migrate. It returns when the VM stops. If the key was not read
 // since the last event, the VM stops at once.
 func (e *Emulator) Maintain(name, kind string) (due time.Time) {
-	notice := e.options.MaintenanceNotice
+	notice, number := e.options.MaintenanceNotice, 0
 	e.change(name, func(v *vm) {
+		v.maintenance++
+		number = v.maintenance
 		if !v.warned {
 			notice = 0
 			return
@@ -175,6 +179,9 @@ func (e *Emulator) Maintain(name, kind string) (due time.Time) {
 		v.values[maintenanceKey] = kind
 	})
 	e.after(notice, func(ctx context.Context) {
+		if !e.isCurrentMaintenance(name, number) {
+			return
+		}
 		if kind != Migrate {
 			e.powerOff(ctx, name)
 			select {
@@ -187,6 +194,21 @@ func (e *Emulator) Maintain(name, kind string) (due time.Time) {
 		e.change(name, func(v *vm) { v.values[maintenanceKey], v.values[upcomingKey], v.warned = NoMaintenance, "{ }", false })
 	})
 	return time.Now().Add(notice)
+}
+
+// CancelMaintenance takes a maintenance back during its notice time. The key has NONE again, and the VM keeps running.
+func (e *Emulator) CancelMaintenance(name string) {
+	e.change(name, func(v *vm) {
+		v.maintenance++
+		v.values[maintenanceKey] = NoMaintenance
+	})
+}
+
+// isCurrentMaintenance reports whether no maintenance of the VM began or was taken back after the one with this number.
+func (e *Emulator) isCurrentMaintenance(name string, number int) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.vms[name].maintenance == number
 }
 
 // Plan announces a maintenance that begins at start. It only changes the key upcoming-maintenance.

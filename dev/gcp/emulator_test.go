@@ -1,6 +1,7 @@
 package gcp
 
 import (
+	"context"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -58,6 +59,49 @@ func TestWireFormatIsThatOfComputeEngine(t *testing.T) {
 	if _, _, body := get("preempted?wait_for_change=true&last_etag="+etagOf("FALSE"), flavor); body != "TRUE" {
 		t.Errorf("a value that has changed: %q", body)
 	}
+}
+
+// powerRecord is a Machines that counts the calls for each VM.
+type powerRecord struct{ off, on map[string]int }
+
+func (p powerRecord) PowerOff(_ context.Context, vm string) error { p.off[vm]++; return nil }
+func (p powerRecord) PowerOn(_ context.Context, vm string) error  { p.on[vm]++; return nil }
+
+func TestCancelledMaintenanceStopsNoVM(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		power := powerRecord{map[string]int{}, map[string]int{}}
+		e := New(Options{Machines: power})
+		defer e.Close()
+		read := func(vm string) (value string) {
+			w := httptest.NewRecorder()
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, URL("", vm)+"instance/maintenance-event", nil)
+			r.Header.Set("Metadata-Flavor", "Google")
+			e.Handler().ServeHTTP(w, r)
+			return w.Body.String()
+		}
+		for _, vm := range []string{"cancelled", "again", "maintained"} {
+			e.AddVM(vm)
+			read(vm)
+			e.Maintain(vm, Terminate)
+		}
+		time.Sleep(MaintenanceNotice / 2)
+		e.CancelMaintenance("cancelled")
+		e.CancelMaintenance("again")
+		if got := read("cancelled"); got != NoMaintenance {
+			t.Errorf("the key of the cancelled maintenance is %q", got)
+		}
+		e.Maintain("again", Terminate) // its first maintenance must not stop it earlier
+		time.Sleep(MaintenanceNotice - time.Second)
+		synctest.Wait()
+		if power.off["cancelled"] != 0 || power.off["again"] != 0 || power.off["maintained"] != 1 {
+			t.Errorf("stopped: %v, want only the maintained VM", power.off)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if power.off["cancelled"] != 0 || power.off["again"] != 1 || power.on["again"] != 1 || power.on["maintained"] != 1 {
+			t.Errorf("stopped: %v, started: %v, want each but the cancelled VM once", power.off, power.on)
+		}
+	})
 }
 
 // TestUnreadKeyGivesNoWarning is Google's rule for maintenance-event.

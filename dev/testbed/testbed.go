@@ -163,6 +163,9 @@ const CutTolerance = 4 * time.Second
 // nodePower switches a machine with its pods and its agent off and on. It also works for a machine that has no Node.
 type nodePower struct{ t *Testbed }
 
+// NodePower returns the switch of the machines of the testbed's nodes. It stops and starts a machine with its agent.
+func (t *Testbed) NodePower() azure.NodePower { return nodePower{t} }
+
 func (p nodePower) PowerOff(ctx context.Context, node string) error {
 	if a := p.t.agentOn(node); a != nil {
 		a.setPower(false)

@@ -169,6 +169,7 @@ type Agent struct {
 	notices            map[string]*noticeState    // by claim owner
 	reportedUnreadable map[string]map[string]bool // unreadable parts already reported, by source
 	drain              *drainRun
+	restores           sync.WaitGroup // counts the ended drains with surges that may still restore sizes
 	// mayHaveLeftRequests is true if an earlier process may have left EvictionRequests, and no drain has followed.
 	mayHaveLeftRequests bool
 	extension           deadlineExtension
@@ -238,7 +239,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	defer context.AfterFunc(ctx, func() { a.interruptAndEnqueue(work, func(context.Context) {}) })()
 	defer a.waitForEvents() // stopping the drain may queue one more
-	defer a.stopDrainAndWait()
+	defer a.endDrain()
 	defer a.stopNodeWatch()
 	timer := time.NewTimer(0)
 	defer timer.Stop()

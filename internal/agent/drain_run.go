@@ -116,7 +116,7 @@ func (a *Agent) syncDrainWithNotices(ctx context.Context) {
 	want, needed := a.buildDrainSpec(now)
 	switch {
 	case a.options.DryRun || !needed:
-		a.stopDrainAndWait()
+		a.stopDrain(drain.ErrNotNeeded)
 	case a.drain == nil:
 		a.startDrain(ctx, want)
 	case a.drain.reportDelivered.Load() && !slices.Equal(a.drain.spec.demands, want.demands), a.drain.drained && a.needsDrainNow(now):
@@ -375,11 +375,19 @@ func (a *Agent) logReport(r drain.Report) {
 
 func firstN[T any](all []T, most int) []T { return all[:min(len(all), most)] }
 
-// stopDrainAndWait stops a running drain, and waits until the drain sends no more requests.
-func (a *Agent) stopDrainAndWait() { a.stopDrain(nil) }
+// endDrain stops a running drain at the end of the agent, and waits until it sends no more requests. If a notice needs the drain,
+// the next agent of the node continues it.
+func (a *Agent) endDrain() {
+	var cause error
+	if _, needed := a.buildDrainSpec(time.Now()); needed {
+		cause = drain.ErrContinuedLater
+	}
+	a.stopDrain(cause)
+	a.restores.Wait()
+}
 
-// stopDrain stops a running drain, and waits until it has ended. The cause [drain.ErrContinued] means that another drain
-// follows. It may have only seconds, so the wait is short.
+// stopDrain stops a running drain, and waits until it has ended. The cause is one of the drain package, or nil. If it lets the
+// surges restore sizes in the background, the wait is short.
 func (a *Agent) stopDrain(cause error) {
 	if a.drain == nil {
 		return
@@ -388,6 +396,7 @@ func (a *Agent) stopDrain(cause error) {
 	a.drain = nil
 	run.cancel(cause)
 	<-run.done
+	a.restores.Go(run.drain.WaitForSurges)
 	if errors.Is(cause, drain.ErrContinued) {
 		hasRequest := func(p drain.PodReport) bool { return p.EvictionRequest != nil }
 		a.mayHaveLeftRequests = a.mayHaveLeftRequests || run.takesOver || slices.ContainsFunc(run.report.Pods, hasRequest)
@@ -426,6 +435,6 @@ func (a *Agent) deleteLeftRequestsOnce(ctx context.Context) {
 // stopUnneededDrain stops the drain if no notice needs a drain, or if no notice may drain the node now.
 func (a *Agent) stopUnneededDrain() {
 	if _, needed := a.buildDrainSpec(time.Now()); !needed {
-		a.stopDrainAndWait()
+		a.stopDrain(drain.ErrNotNeeded)
 	}
 }

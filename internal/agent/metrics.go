@@ -37,9 +37,7 @@ type Metrics struct {
 // obstacleLabels are the values of the label reason for pods that cannot be evicted.
 var obstacleLabels = []drain.ObstacleKind{
 	drain.ObstaclePDB, drain.ObstacleMultiplePDBs, drain.ObstacleAPIServerBusy, drain.ObstacleForbidden, drain.ObstacleWebhook, drain.ObstacleError, drain.ObstaclePolicy,
-	drain.ObstacleSurge,
 	drain.ObstacleGroup,
-	drain.ObstacleResponder,
 }
 
 // surgeSucceeded is the result label of a surge after which the pod left. The other labels are reasons of package surge.

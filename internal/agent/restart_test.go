@@ -141,6 +141,31 @@ func (l *leftRequests) DeleteEvictionRequest(_ context.Context, _, name string) 
 	return nil
 }
 
+// WatchEvictionRequests gets no answer, so that a drain that withdraws requests lists them.
+func (*leftRequests) WatchEvictionRequests(ctx context.Context, _ string, _ kubeapi.Handler[kubeapi.EvictionRequest]) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func TestStoppedAgentLeavesEvictionRequestsToTheNext(t *testing.T) {
+	withTestNode(t, time.Second, func(t *testing.T, m *testNode) {
+		m.denyEvictions("web")
+		left := &leftRequests{names: []string{"slipway-1", "slipway-2"}}
+		start := func() { m.startAgent(t, 0, func(o *Options) { o.EvictionRequests = left }) }
+		m.reachPhase(t, notice.Redeploy, Draining)
+		m.crashAgent()
+		start()
+		time.Sleep(10 * time.Second)
+		m.crashAgent()
+		check.Len(t, 2, left.names)
+		start()
+		time.Sleep(10 * time.Second)
+		m.source.setNotices()
+		time.Sleep(10 * time.Second)
+		check.Len(t, 0, left.names)
+	})
+}
+
 func TestNoticeEndedDuringOutageDeletesEvictionRequests(t *testing.T) {
 	for _, last := range []Phase{Cordoned, Draining} {
 		t.Run(string(last), testNodeTest(30*time.Second, func(t *testing.T, m *testNode) {

@@ -110,6 +110,10 @@ func TestNewNoticeTypeKeepsRunningSurges(t *testing.T) {
 			t.Errorf("%d surges started and %d ended, want the first one to run", started, ended)
 		}
 		m.source.setNotices()
+		time.Sleep(5 * time.Second)
+		if !m.isRestored() {
+			t.Error("the node is not restored 5 s after the notices, while the surge restores a size")
+		}
 		time.Sleep(time.Minute)
 		if ended := s.surges.Load(); ended != 1 {
 			t.Errorf("%d surges ended after the notices, want 1", ended)

@@ -125,9 +125,19 @@ type Options struct {
 	Logger    *slog.Logger
 }
 
-// ErrContinued is the cause of the context's end if another drain of the node follows at once. The drain then leaves its
-// EvictionRequests to the next drain, and waits at most 1 s for its surges to restore sizes.
-var ErrContinued = errors.New("another drain of the node follows")
+// The causes of the end of a drain's context. Without one of them, the drain withdraws its EvictionRequests, and waits up to
+// maxRestoreWait for its surges to restore sizes.
+var (
+	// ErrContinued means that another drain of the node follows at once. The drain leaves its EvictionRequests to it, and waits
+	// at most maxContinuedWait for its surges.
+	ErrContinued = errors.New("another drain of the node follows")
+	// ErrContinuedLater means that this process ends, and the next one continues the drain. The drain leaves its
+	// EvictionRequests to it.
+	ErrContinuedLater = errors.New("the next process continues the drain")
+	// ErrNotNeeded means that the caller has other work. The drain waits at most maxContinuedWait for its surges, which restore
+	// the sizes in the background, see [Drain.WaitForSurges].
+	ErrNotNeeded = errors.New("the drain is not needed any more")
+)
 
 // DefaultWaveBoundaries evicts ordinary pods first and critical ones after them. 2000000000 is the priority of
 // system-cluster-critical

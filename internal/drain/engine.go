@@ -72,7 +72,8 @@ type Drain struct {
 	restoreWaitUntil time.Time // until when a drained node waits for them; zero is not yet
 	// background counts the goroutines of the watch and the requests. surges counts those of the surges.
 	background, surges sync.WaitGroup
-	continued          chan struct{} // closed once the context has ended with ErrContinued
+	// stopped is closed once the context has ended with one of the causes in drain.go.
+	stopped chan struct{}
 }
 
 // SetTimeLimits changes the time limits. With less time, pods that are stopping get a shorter grace if theirs is longer
@@ -136,10 +137,10 @@ func (d *Drain) Run(ctx context.Context) (Report, error) {
 	defer stop()
 	d.startedAt = time.Now()
 	d.deadlineSince = d.startedAt
-	d.continued = make(chan struct{})
+	d.stopped = make(chan struct{})
 	defer context.AfterFunc(ctx, func() {
-		if isContinued(ctx) {
-			close(d.continued)
+		if leavesRequests(ctx) || leavesSurges(ctx) {
+			close(d.stopped)
 		}
 	})()
 	if d.options.TakesOver && d.options.EvictionRequests != nil && !d.options.DisableEviction {
@@ -159,14 +160,24 @@ func (d *Drain) Run(ctx context.Context) (Report, error) {
 	stop()
 	d.background.Wait()
 	d.withdrawEvictionRequests(ctx) // first, so that the responders stop soon
-	d.awaitRestores()
+	d.awaitRestores(ctx)
 	d.processInbox() // answers that arrived while the drain ended
 	report := d.newReport(outcome)
 	report.EndedAt = endedAt
 	return report, d.outcomeError(ctx, outcome, report)
 }
 
-func isContinued(ctx context.Context) bool { return errors.Is(context.Cause(ctx), ErrContinued) }
+// leavesRequests reports whether another drain takes over the EvictionRequests.
+func leavesRequests(ctx context.Context) bool {
+	cause := context.Cause(ctx)
+	return errors.Is(cause, ErrContinued) || errors.Is(cause, ErrContinuedLater)
+}
+
+// leavesSurges reports whether the surges may restore the sizes in the background.
+func leavesSurges(ctx context.Context) bool {
+	cause := context.Cause(ctx)
+	return errors.Is(cause, ErrContinued) || errors.Is(cause, ErrNotNeeded)
+}
 
 // runUntilOutcome runs the engine until the drain ends, and returns how it ended. In each round it decides what to do,
 // and then waits for an event or for the next due time.

@@ -643,7 +643,7 @@ func (d *Drain) withdrawEvictionRequests(ctx context.Context) {
 		}
 	}()
 	q.stopCreations()
-	if d.options.TakesOver && !q.listed && q.unavailable == "" && !isContinued(ctx) { // it has not seen them, and made none
+	if d.options.TakesOver && !q.listed && q.unavailable == "" && !leavesRequests(ctx) { // it has not seen them, and made none
 		if err := DeleteEvictionRequests(q.ctx, d.options.EvictionRequests, d.options.Node); err != nil {
 			d.options.Logger.Warn("cannot delete the EvictionRequests of an earlier drain: they end with their pods", "node", d.options.Node, "err", err)
 		}
@@ -656,7 +656,8 @@ func (d *Drain) withdrawEvictionRequests(ctx context.Context) {
 	end := time.Now().Add(withdrawTimeout)
 	timer := time.NewTimer(withdrawTimeout)
 	defer timer.Stop()
-	for !isContinued(ctx) {
+	stopped := d.stopped
+	for !leavesRequests(ctx) {
 		d.processInbox()
 		now, next := time.Now(), end
 		var open []string
@@ -677,7 +678,8 @@ func (d *Drain) withdrawEvictionRequests(ctx context.Context) {
 		timer.Reset(max(0, next.Sub(now)))
 		select {
 		case <-d.inbox.filled:
-		case <-d.continued:
+		case <-stopped:
+			stopped = nil
 		case <-timer.C:
 		}
 	}

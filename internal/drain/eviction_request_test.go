@@ -633,24 +633,29 @@ func TestRestartedDrainTakesOverEvictionRequests(t *testing.T) {
 }
 
 func TestContinuedDrainLeavesEvictionRequestsAtOnce(t *testing.T) {
-	simulate(t, func(t *testing.T, s *sim) {
-		l := newLifecycleSim(s, map[string]responder{"acme.io/a": {answersAfter: time.Second, deletesAfter: 40 * time.Second}})
-		s.addPod("a", withResponders("acme.io/a"))
-		ctx, cancel := context.WithCancelCause(t.Context())
-		_, wait := startDrain(ctx, t, s, Options{EvictionRequests: l})
-		time.Sleep(20 * time.Second)
-		cancel(ErrContinued)
-		ended := time.Now()
-		_, err := wait()
-		must.Not(t, !errors.Is(err, ErrContinued), "%v", err)
-		check.Not(t, time.Since(ended) > 100*time.Millisecond, "the drain ended after %s", time.Since(ended))
-		r, err := runDrain(t, s, Options{EvictionRequests: l, TakesOver: true})
-		must.NoError(t, err)
-		check.Is(t, "", r.Pods[0].EvictionRequest.Fallback)
-		check.Is(t, 1, l.countCalls("create"))
-		check.Is(t, 0, l.countCalls("withdrawn"))
-		l.checkNothingLeft(t)
-	})
+	for _, cause := range []error{ErrContinued, ErrContinuedLater} {
+		t.Run(cause.Error(), simulateFunc(func(t *testing.T, s *sim) { testLeftEvictionRequests(t, s, cause) }))
+	}
+}
+
+func testLeftEvictionRequests(t *testing.T, s *sim, cause error) {
+	t.Helper()
+	l := newLifecycleSim(s, map[string]responder{"acme.io/a": {answersAfter: time.Second, deletesAfter: 40 * time.Second}})
+	s.addPod("a", withResponders("acme.io/a"))
+	ctx, cancel := context.WithCancelCause(t.Context())
+	_, wait := startDrain(ctx, t, s, Options{EvictionRequests: l})
+	time.Sleep(20 * time.Second)
+	cancel(cause)
+	ended := time.Now()
+	_, err := wait()
+	must.Not(t, !errors.Is(err, cause), "%v", err)
+	check.Not(t, time.Since(ended) > 100*time.Millisecond, "the drain ended after %s", time.Since(ended))
+	r, err := runDrain(t, s, Options{EvictionRequests: l, TakesOver: true})
+	must.NoError(t, err)
+	check.Is(t, "", r.Pods[0].EvictionRequest.Fallback)
+	check.Is(t, 1, l.countCalls("create"))
+	check.Is(t, 0, l.countCalls("withdrawn"))
+	l.checkNothingLeft(t)
 }
 
 func TestDrainWithdrawsLeftRequestsOfPodsThatStay(t *testing.T) {

@@ -2,6 +2,7 @@ package drain
 
 import (
 	"fmt"
+	"slices"
 	"sort"
 	"strings"
 	"time"
@@ -75,9 +76,17 @@ type Progress struct {
 	RemainingPods []BlockedPod
 }
 
-// BlockedPods returns the pods that wait for an obstacle. It leaves out pods that are terminating, that wait for other
-// requests, or that wait for an earlier wave.
+// BlockedPods returns the pods that cannot be evicted now. Unlike WaitingPods, it leaves out pods that wait for their successor
+// or for a responder: nothing is wrong with these, and the drain limits both waits.
 func (p Progress) BlockedPods() []BlockedPod {
+	return slices.DeleteFunc(p.WaitingPods(), func(b BlockedPod) bool {
+		return b.Reason == ObstacleSurge || b.Reason == ObstacleResponder
+	})
+}
+
+// WaitingPods returns the pods that wait for an obstacle. It leaves out pods that are terminating, that wait for other
+// requests, or that wait for an earlier wave.
+func (p Progress) WaitingPods() []BlockedPod {
 	var out []BlockedPod
 	for _, b := range p.RemainingPods {
 		switch b.Reason {
@@ -109,7 +118,7 @@ func (p Progress) String() string {
 
 func (p Progress) describeObstacles() string {
 	count := map[string]int{}
-	for _, b := range p.BlockedPods() {
+	for _, b := range p.WaitingPods() {
 		key := string(b.Reason)
 		if b.PDB != "" {
 			key += " " + b.PDB

@@ -28,7 +28,7 @@ const (
 	// maxRestoreWait limits how long the end of a drain waits for surges to restore the size of their owners. They need
 	// at most 15 s for that, after they have waited for their pods to leave.
 	maxRestoreWait = 20 * time.Second
-	// maxContinuedWait is the same wait if another drain of the node follows. It may have only seconds. The surges go on in
+	// maxContinuedWait is the same wait if the caller has other work, perhaps a drain that has only seconds. The surges go on in
 	// the background.
 	maxContinuedWait = time.Second
 	// deniedDecisionPause is the shortest time between two decisions about a pod after its PDB denied the eviction.
@@ -492,9 +492,12 @@ func (d *Drain) nextRestoreCheck(now time.Time) time.Time {
 	return time.Time{}
 }
 
+// WaitForSurges waits until no surge of an ended drain runs any more.
+func (d *Drain) WaitForSurges() { d.surges.Wait() }
+
 // awaitRestores waits until the surges of an ended drain have restored the sizes of their owners, at most
-// maxRestoreWait, or maxContinuedWait if another drain follows.
-func (d *Drain) awaitRestores() {
+// maxRestoreWait, or maxContinuedWait if the cause of the end says so.
+func (d *Drain) awaitRestores(ctx context.Context) {
 	if d.options.Surger == nil {
 		return
 	}
@@ -502,15 +505,17 @@ func (d *Drain) awaitRestores() {
 	go func() { d.surges.Wait(); close(done) }()
 	timer := time.NewTimer(maxRestoreWait)
 	defer timer.Stop()
-	for continued := d.continued; ; {
+	for stopped := d.stopped; ; {
 		select {
 		case <-done:
 			return
-		case <-continued:
-			continued = nil
-			timer.Reset(maxContinuedWait)
+		case <-stopped:
+			stopped = nil
+			if leavesSurges(ctx) {
+				timer.Reset(maxContinuedWait)
+			}
 		case <-timer.C:
-			if continued != nil {
+			if !leavesSurges(ctx) {
 				d.options.Logger.Warn("surges have not restored the sizes of their owners in time: another process restores them when their records expire",
 					"node", d.options.Node)
 			}

@@ -164,6 +164,8 @@ func TestPodLeavesAfterItsSuccessorIsReady(t *testing.T) {
 				if b.Reason == ObstacleSurge && !slices.Contains(steps, b.Detail) {
 					steps = append(steps, b.Detail)
 					check.Is(t, 1, p.Waiting)
+					check.Len(t, 0, p.BlockedPods())
+					check.Contains(t, p.String(), "surge: 1")
 					check.Not(t, p.Surging != 1 && len(steps) <= 2, "no surge runs: %+v", p)
 				}
 			}

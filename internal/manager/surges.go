@@ -60,10 +60,8 @@ func (a *components) newSurges() (*surges, error) {
 	for _, mode := range []surge.Mode{surge.Annotated, surge.On} {
 		if s.byMode[mode], err = surge.New(surge.Options{
 			API: a.API, Namespace: a.config.ownNamespace(), Identity: surge.NewIdentity("manager"), Mode: mode, SchedulingWait: surgeSchedulingWait,
-			CheckRoom: func(ctx context.Context, pod kubeapi.Pod) (fits bool, detail string) {
-				return checkRoom(ctx, checker, pod)
-			},
-			Metrics: a.counters.retirement, Logger: a.Log,
+			CheckRoom: func(ctx context.Context, pod kubeapi.Pod) surge.Room { return checkRoom(ctx, checker, pod) },
+			Metrics:   a.counters.retirement, Logger: a.Log,
 		}); err != nil {
 			return nil, err
 		}
@@ -71,13 +69,13 @@ func (a *components) newSurges() (*surges, error) {
 	return s, nil
 }
 
-// checkRoom reports whether a successor of the pod fits somewhere. If that is unknown, the scheduler decides.
-func checkRoom(ctx context.Context, checker *room.Checker, pod kubeapi.Pod) (fits bool, detail string) {
+// checkRoom says where a successor of the pod fits. If that is unknown, the scheduler decides.
+func checkRoom(ctx context.Context, checker *room.Checker, pod kubeapi.Pod) surge.Room {
 	answer, err := checker.FindRoom(ctx, pod.Namespace, pod.Name, pod.Spec.NodeName)
 	if err != nil {
-		return true, err.Error()
+		return surge.Room{Fits: true, Detail: err.Error()}
 	}
-	return answer.Fits, answer.Detail
+	return answer
 }
 
 func (s *surges) newSurger(m surge.Mode) drain.Surger { return s.byMode[m] }

@@ -29,7 +29,8 @@ func (p *retirementScope) drainNode(ctx context.Context) error {
 	if p.rt.Status.InstanceGone {
 		return p.awaitPodsDeleted(ctx)
 	}
-	if !p.hasReached(v1alpha1.Draining) {
+	takesOver := p.hasReached(v1alpha1.Draining)
+	if !takesOver {
 		if err := p.savePhase(ctx, v1alpha1.Draining, &p.rt.Status.Times.Draining, "", "draining"); err != nil {
 			return err
 		}
@@ -47,7 +48,7 @@ func (p *retirementScope) drainNode(ctx context.Context) error {
 	run := p.controller.drains.findMatchingOrStop(p.rt, p.newDrainTerms(time.Now()))
 	if run == nil {
 		var err error
-		if run, err = p.startDrain(ctx); err != nil {
+		if run, err = p.startDrain(ctx, takesOver); err != nil {
 			return err
 		}
 	}
@@ -81,7 +82,8 @@ func (p *retirementScope) confirmInstanceGone(ctx context.Context) (gone bool, e
 	return true, p.saveStatusIfChanged(ctx)
 }
 
-func (p *retirementScope) startDrain(ctx context.Context) (*drainRun, error) {
+// startDrain starts the drain. takesOver says that an earlier process may have left EvictionRequests.
+func (p *retirementScope) startDrain(ctx context.Context, takesOver bool) (*drainRun, error) {
 	if err := p.confirmRetirementUnchanged(ctx); err != nil {
 		return nil, err
 	}
@@ -101,6 +103,7 @@ func (p *retirementScope) startDrain(ctx context.Context) (*drainRun, error) {
 		AddFacts:         func(f *podrules.Facts, pod *kubeapi.Pod) { marks.AddFacts(f, pod.Namespace, pod.Labels) },
 		TimeLimits:       drain.TimeLimits{TimeoutAt: p.drainTimeoutAt()},
 		EvictionRequests: p.controller.options.EvictionRequests,
+		TakesOver:        takesOver,
 		Surger:           p.newSurger(d.Surge),
 		Logger:           p.log,
 	}, terms), nil

@@ -89,7 +89,8 @@ func (t drainTerms) equals(o drainTerms) bool {
 	return t.overrideUntil.Equal(o.overrideUntil) && equality.Semantic.DeepEqual(t.policy, o.policy) && equality.Semantic.DeepEqual(t.idleRule, o.idleRule)
 }
 
-// startDrain starts a drain. The drain ends when ctx ends or when an override of protections ends.
+// startDrain starts a drain. The drain ends when ctx ends or when an override of protections ends. After the end of ctx, the next
+// process continues it.
 func (d *drainRegistry) startDrain(ctx context.Context, rt *v1alpha1.NodeRetirement, api drain.API, o drain.Options, terms drainTerms) *drainRun {
 	terms.policy, terms.idleRule = *terms.policy.DeepCopy(), terms.idleRule.DeepCopy()
 	run := &drainRun{retirementUID: rt.UID, terms: terms, done: make(chan struct{}), reportedAt: time.Now()}
@@ -98,18 +99,21 @@ func (d *drainRegistry) startDrain(ctx context.Context, rt *v1alpha1.NodeRetirem
 		defer run.mu.Unlock()
 		run.progress = p
 	}
-	var work context.Context
-	if terms.overrideUntil.IsZero() {
-		work, run.cancel = context.WithCancel(ctx)
-	} else {
-		work, run.cancel = context.WithDeadline(ctx, terms.overrideUntil)
+	work, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	forget := context.AfterFunc(ctx, func() { end(drain.ErrContinuedLater) })
+	run.cancel = func() { end(nil) }
+	release := func() {}
+	if !terms.overrideUntil.IsZero() {
+		work, release = context.WithDeadline(work, terms.overrideUntil)
 	}
 	d.mu.Lock()
 	d.runs[rt.Name] = run
 	d.mu.Unlock()
 	name := rt.DeepCopy()
 	go func() {
+		defer forget()
 		defer run.cancel()
+		defer release()
 		run.report, run.err = drain.Run(work, api, o)
 		run.endedAt = time.Now()
 		d.metrics.recordDrain(run.report)

@@ -148,30 +148,38 @@ func (s *Surger) checkPossible(ctx context.Context, pod *kubeapi.Pod, o owners, 
 	if err != nil {
 		return err
 	}
-	if err := checkTime(d.StartupSeconds, scaler, until); err != nil {
-		return err
-	}
-	if s.options.CheckRoom != nil {
-		if fits, detail := s.options.CheckRoom(ctx, *pod); !fits {
-			return refuse(ReasonNoRoom, "%s", detail)
-		}
-	}
-	return nil
+	return s.checkTimeAndRoom(ctx, pod, d.StartupSeconds, scaler, until)
 }
 
-// checkTime returns a refusal if the successor would not be ready before until. The grace period of the pod begins after
-// until.
-func checkTime(startupSeconds float64, scaler string, until time.Time) error {
+// checkTimeAndRoom returns a refusal if the successor would not be ready before until, or fits nowhere. The grace period of the
+// pod begins after until.
+func (s *Surger) checkTimeAndRoom(ctx context.Context, pod *kubeapi.Pod, startupSeconds float64, scaler string, until time.Time) error {
+	if err := checkTime(startupSeconds, 0, scaler, until); err != nil || s.options.CheckRoom == nil {
+		return err
+	}
+	room := s.options.CheckRoom(ctx, *pod)
+	if !room.Fits {
+		return refuse(ReasonNoRoom, "%s", room.Detail)
+	}
+	return checkTime(startupSeconds, room.LaunchTime, scaler, until)
+}
+
+// checkTime returns a refusal if a successor would not be ready before until. launch is the time for a new instance.
+func checkTime(startupSeconds float64, launch time.Duration, scaler string, until time.Time) error {
 	if until.IsZero() {
 		return nil
 	}
-	left, needed := time.Until(until), time.Duration(startupSeconds*startupMargin*float64(time.Second))
+	left, needed := time.Until(until), launch+time.Duration(startupSeconds*startupMargin*float64(time.Second))
 	if scaler != "" {
 		needed += scalerInterval
 	}
 	if left <= 0 || needed > left {
-		return refuse(ReasonNoTime, "a successor needs about %s to become Ready, and %s are left",
-			needed.Round(time.Second), max(0, left).Round(time.Second))
+		with := ""
+		if launch > 0 {
+			with = " with a new instance"
+		}
+		return refuse(ReasonNoTime, "a successor needs about %s to become Ready%s, and %s are left",
+			needed.Round(time.Second), with, max(0, left).Round(time.Second))
 	}
 	return nil
 }

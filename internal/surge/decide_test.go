@@ -3,6 +3,7 @@ package surge
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"testing"
 	"time"
 
@@ -43,7 +44,7 @@ func TestDecide(t *testing.T) {
 		mode   Mode  // default On
 		pdbs   []*kubeapi.PodDisruptionBudget
 		until  time.Duration
-		room   func(context.Context, kubeapi.Pod) (bool, string)
+		room   func(context.Context, kubeapi.Pod) Room
 		change func(c *cluster)
 		want   Verdict
 		reason string
@@ -135,10 +136,13 @@ func TestDecide(t *testing.T) {
 		"enough time":               {until: 25 * time.Second, want: Needed, reason: ReasonLastReady},
 		"too little time":           {until: 23 * time.Second, want: Refused, reason: ReasonNoTime, detail: "24s"},
 		"too little for autoscaler": {until: 38 * time.Second, want: Refused, reason: ReasonNoTime, scaler: "HorizontalPodAutoscaler/web", change: func(c *cluster) { c.withAutoscaler(1, 2) }},
-		"room":                      {want: Needed, reason: ReasonLastReady, room: func(context.Context, kubeapi.Pod) (bool, string) { return true, "" }},
-		"no room": {want: Refused, reason: ReasonNoRoom, detail: "too small", room: func(context.Context, kubeapi.Pod) (bool, string) {
-			return false, "every node is too small"
+		"room":                      {want: Needed, reason: ReasonLastReady, room: func(context.Context, kubeapi.Pod) Room { return Room{Fits: true} }},
+		"no room": {want: Refused, reason: ReasonNoRoom, detail: "too small", room: func(context.Context, kubeapi.Pod) Room {
+			return Room{Detail: "every node is too small"}
 		}},
+		"enough time for an instance":      {until: 145 * time.Second, want: Needed, reason: ReasonLastReady, room: onNewInstance},
+		"too little for an instance":       {until: 143 * time.Second, want: Refused, reason: ReasonNoTime, detail: "2m24s to become Ready with a new instance", room: onNewInstance},
+		"KEDA's object is not there":       {want: Refused, reason: ReasonDeleting, change: func(c *cluster) { c.withScaledObject().scaled = nil }},
 		"owner may not be read":            {want: Refused, reason: ReasonNoRights, change: func(c *cluster) { c.forbidden["GetWorkload"] = true }},
 		"annotated, owner may not be read": {mode: Annotated, want: NotNeeded, reason: ReasonOff, change: func(c *cluster) { c.forbidden["GetWorkload"] = true }},
 		"autoscalers may not be read":      {want: Refused, reason: ReasonNoRights, change: func(c *cluster) { c.forbidden["ListHorizontalPodAutoscalers"] = true }},
@@ -176,6 +180,11 @@ func TestDecide(t *testing.T) {
 			check.Is(t, refused, metrics.count("refused "+d.Reason))
 		}))
 	}
+}
+
+// onNewInstance says that a successor needs an instance that takes 2 minutes.
+func onNewInstance(context.Context, kubeapi.Pod) Room {
+	return Room{Fits: true, LaunchTime: 2 * time.Minute}
 }
 
 // toRollout makes the Deployment a Rollout of Argo that is at the pod template with this hash.
@@ -219,5 +228,33 @@ func TestNewRefusesInvalidOptions(t *testing.T) {
 			_, err := New(o)
 			check.ErrorContains(t, err, test.want)
 		})
+	}
+}
+
+// noKEDA is an API server without the CustomResourceDefinitions of KEDA.
+type noKEDA struct {
+	*client
+
+	silent bool // the rest does not answer either
+}
+
+func (noKEDA) GetScaledObject(context.Context, kubeapi.ObjectRef) (*kubeapi.ScaledObject, error) {
+	return nil, &kubeapi.StatusError{Code: 404, Message: "404 page not found"}
+}
+
+func (l noKEDA) ListHorizontalPodAutoscalers(ctx context.Context, namespace string) ([]kubeapi.HorizontalPodAutoscaler, error) {
+	if l.silent {
+		return nil, &kubeapi.StatusError{Code: 404, Message: "404 page not found"}
+	}
+	return l.client.ListHorizontalPodAutoscalers(ctx, namespace)
+}
+
+func TestDeletedKindEndsTheRestoration(t *testing.T) {
+	for _, silent := range []bool{false, true} {
+		l := noKEDA{newCluster(t, 1).newClient(), silent}
+		s, err := New(Options{API: l, Namespace: "slipway", Identity: "n1/1", Mode: On})
+		must.NoError(t, err)
+		_, err = s.readSize(t.Context(), sizeTarget{APIVersion: "keda.sh/v1alpha1", Kind: "ScaledObject", Namespace: namespace, Name: "web", UID: "u", Field: "minReplicaCount"})
+		check.Is(t, !silent, errors.Is(err, errTargetGone), err)
 	}
 }

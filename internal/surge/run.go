@@ -64,8 +64,10 @@ type surgeRun struct {
 	successor   *podState
 	progress    Progress
 	raisedAt    time.Time
-	nextOwner   time.Time // when the owner is read next
-	lastOwner   time.Time
+	// awaitingSince is when the wait for the present successor began.
+	awaitingSince time.Time
+	nextOwner     time.Time // when the owner is read next
+	lastOwner     time.Time
 }
 
 // Run carries out one surge. It returns when the pod is terminating or gone, when the surge failed, or when ctx ends. In
@@ -170,11 +172,6 @@ func (x *surgeRun) plan(ctx context.Context) (*record, error) {
 	if err := s.checkReversal(o.top.UID); err != nil {
 		return nil, err
 	}
-	if s.options.CheckRoom != nil {
-		if fits, detail := s.options.CheckRoom(ctx, *current); !fits {
-			return nil, refuse(ReasonNoRoom, "%s", detail)
-		}
-	}
 	// An error shows before the raise that the EndpointSlices cannot be read.
 	if _, err := x.findMissingEndpoint(ctx, ""); err != nil {
 		return nil, err
@@ -183,7 +180,7 @@ func (x *surgeRun) plan(ctx context.Context) (*record, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := checkTime(x.request.Decision.StartupSeconds, scaler, x.request.Until); err != nil {
+	if err := s.checkTimeAndRoom(ctx, current, x.request.Decision.StartupSeconds, scaler, x.request.Until); err != nil {
 		return nil, err
 	}
 	r := &record{
@@ -217,6 +214,7 @@ func (x *surgeRun) surge(ctx, background context.Context, wait *sync.WaitGroup) 
 		return err
 	}
 	x.raisedAt = time.Now()
+	x.awaitingSince = x.raisedAt
 	selector, err := siblingSelector(&x.request.Pod, x.owners.replicaSet)
 	if err != nil {
 		return err
@@ -237,6 +235,7 @@ func (x *surgeRun) surge(ctx, background context.Context, wait *sync.WaitGroup) 
 			return err
 		}
 		x.successor, x.result.Successor, x.result.ReadyAt = nil, "", time.Time{}
+		x.awaitingSince = time.Now()
 		if x.lowered {
 			return refuse(ReasonNotReadyInTime, "the successor %s is no longer Ready", successor.name)
 		}
@@ -332,7 +331,7 @@ func (x *surgeRun) awaitSuccessor(ctx context.Context) (*podState, error) {
 				continue
 			}
 			if p.ready && p.node != x.request.Node {
-				x.s.learnStartup(x.record.Owner.UID, p)
+				x.s.learnStartup(x.record.Owner.UID, time.Since(x.awaitingSince))
 				return &pods[i], nil
 			}
 			candidate = &pods[i]
@@ -748,11 +747,9 @@ func (x *surgeRun) report(step Step, successor, detail string) {
 	}
 }
 
-func (s *Surger) learnStartup(uid string, p podState) {
-	took := p.readySince.Sub(p.created)
-	if took <= 0 || p.created.IsZero() {
-		return
-	}
+// learnStartup remembers how long a successor took. It is measured by the clock of this process alone, so it also contains the
+// time until the pod was created.
+func (s *Surger) learnStartup(uid string, took time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.startups) >= maxLearned {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -108,7 +109,7 @@ func (s *Surger) readSize(ctx context.Context, t sizeTarget) (sizeState, error) 
 		return err
 	})
 	switch {
-	case kubeapi.IsNotFound(err), err == nil && meta.UID != t.UID:
+	case kubeapi.IsNotFound(err), err == nil && meta.UID != t.UID, s.isKindGone(ctx, t, err):
 		return sizeState{}, errTargetGone
 	case err != nil:
 		return sizeState{}, fmt.Errorf("read %s: %w", t, err)
@@ -116,6 +117,24 @@ func (s *Surger) readSize(ctx context.Context, t sizeTarget) (sizeState, error) 
 	return sizeState{
 		value: value, resourceVersion: meta.ResourceVersion, managers: meta.SpecFieldManagers(t.Field), workload: workload,
 	}, nil
+}
+
+// hasNoObject reports whether an object was not found, or its whole kind.
+func hasNoObject(err error) bool {
+	e := kubeapi.ToStatusError(err)
+	return e != nil && e.Code == http.StatusNotFound
+}
+
+// isKindGone reports whether the error of a read means that the CustomResourceDefinition of a target was deleted, and with it the
+// target. Such an answer has no Status, so it may come from a proxy. It counts if the API server answers another request.
+func (s *Surger) isKindGone(ctx context.Context, t sizeTarget, err error) bool {
+	if t.Kind != "ScaledObject" && t.Kind != "Rollout" || !hasNoObject(err) {
+		return false
+	}
+	_, err = call(ctx, func(ctx context.Context) ([]kubeapi.HorizontalPodAutoscaler, error) {
+		return s.api.ListHorizontalPodAutoscalers(ctx, t.Namespace)
+	})
+	return err == nil
 }
 
 // writeSize sets the field of a target that has not changed since it was read.
@@ -195,7 +214,10 @@ func (s *Surger) findTarget(ctx context.Context, o owners) (t sizeTarget, from *
 	if c := controllerOf(&hpa.ObjectMeta); c != nil && c.Kind == "ScaledObject" && hasGroup(c.APIVersion, "keda.sh") {
 		t.APIVersion, t.Kind, t.Name, t.UID, t.Field = c.APIVersion, c.Kind, c.Name, c.UID, "minReplicaCount"
 		scaled, err := call(ctx, func(ctx context.Context) (*kubeapi.ScaledObject, error) { return s.api.GetScaledObject(ctx, t.ref()) })
-		if err != nil {
+		switch {
+		case hasNoObject(err), err == nil && scaled.UID != t.UID:
+			return t, nil, 0, "", refuse(ReasonDeleting, "%s of the HorizontalPodAutoscaler %s no longer exists", t, hpa.Name)
+		case err != nil:
 			return t, nil, 0, "", toRefusal("read "+t.String(), err)
 		}
 		from, maxSize = scaled.Spec.MinReplicaCount, defaultMaxReplicaCount

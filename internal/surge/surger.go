@@ -85,12 +85,22 @@ type Options struct {
 	// SchedulingWait is how long a successor may be unschedulable before the surge is given up; 0 is 10 s. A caller that
 	// launches instances gives the time that they need.
 	SchedulingWait time.Duration
-	// CheckRoom, if set, reports whether another pod like this one can be scheduled on another node, and why not.
-	CheckRoom func(ctx context.Context, pod kubeapi.Pod) (fits bool, detail string)
+	// CheckRoom, if set, says where another pod like this one could run.
+	CheckRoom func(ctx context.Context, pod kubeapi.Pod) Room
 	// MaxConcurrent limits how many surges run at once; 0 is 128.
 	MaxConcurrent int
 	Metrics       Metrics // may be nil
 	Logger        *slog.Logger
+}
+
+// Room says where a successor could run.
+type Room struct {
+	// Fits is true if the successor fits on an existing node or on a new instance.
+	Fits bool
+	// LaunchTime is how long a new instance may take, if the successor needs one; else zero.
+	LaunchTime time.Duration
+	// Detail is one sentence for people: which instance it needs, or why it fits nowhere.
+	Detail string
 }
 
 // NewIdentity returns an identity of this process. who is a node, "manager", or "command/HOST". Two Surgers never have the same one, also after a

@@ -299,6 +299,12 @@ to an address in a file, or by a proxy of the environment, is known to be cut of
 {{- fail (printf "manager.awsQueue.agentConfig: the label or taint %q is none that manager.admissionPolicies lets the manager write: want a key under slipway.dev, such as slipway.dev/%s" $key (base $key)) }}
 {{- end }}
 {{- end }}
+{{- if ne (default "never" $q.agentConfig.surge) "never" }}
+{{- fail (printf "manager.awsQueue.agentConfig.surge: %s: the queue mode has no rights for surges; want never" $q.agentConfig.surge) }}
+{{- end }}
+{{- if $q.agentConfig.maxConcurrentDrains }}
+{{- fail "manager.awsQueue.agentConfig.maxConcurrentDrains: the manager has no rights for the drain slots of agents; want --aws-queue-workers in manager.extraArgs instead" }}
+{{- end }}
 {{- include "slipway.refusals.durations" $q.agentConfig }}
 {{- end }}
 

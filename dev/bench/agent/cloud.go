@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -98,7 +99,7 @@ func (c *cloudBench) place(machine int) place {
 }
 
 // measureCordons measures the time from a visible Spot notice to the cordon at the API server. It uses several machines
-// without pods in turn. Each notice is withdrawn after the cordon, so that the node can be used again.
+// without pods in turn. Each notice is withdrawn after the drain, so that the node can be used again.
 func (c *cloudBench) measureCordons(ctx context.Context) ([]result.Result, error) {
 	var services []*metadata.Machine
 	for i := range noticedMachines {
@@ -111,7 +112,7 @@ func (c *cloudBench) measureCordons(ctx context.Context) ([]result.Result, error
 	began := time.Now()
 	var visible []time.Time
 	for i := range noticeCount {
-		at, err := c.announceUntilCordoned(ctx, c.pool.NodeName(cloudFirstNoticed+i%noticedMachines), services[i%noticedMachines])
+		at, err := c.announceOnEmptyNode(ctx, c.pool.NodeName(cloudFirstNoticed+i%noticedMachines), services[i%noticedMachines])
 		if err != nil {
 			return nil, fmt.Errorf("notice %d of %d: %w", i+1, noticeCount, err)
 		}
@@ -137,9 +138,9 @@ func (c *cloudBench) measureCordons(ctx context.Context) ([]result.Result, error
 	return append(newCordonResults(c.prefix(), took, c.describeSetup(cordonSetup, "Spot", noticedMachines, c.opts.Seed)), bound...), nil
 }
 
-// announceUntilCordoned announces a Spot notice at a random time, and withdraws it when the node is cordoned. It returns when
-// the notice became visible.
-func (c *cloudBench) announceUntilCordoned(ctx context.Context, node string, machine *metadata.Machine) (time.Time, error) {
+// announceOnEmptyNode announces a Spot notice at a random time, and withdraws it when the agent reports the node as drained. A
+// notice that is withdrawn earlier could end the request of the cordon. It returns when the notice became visible.
+func (c *cloudBench) announceOnEmptyNode(ctx context.Context, node string, machine *metadata.Machine) (time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()
 	if err := c.awaitNode(ctx, node, func(n *corev1.Node) bool { return !n.Spec.Unschedulable }); err != nil {
@@ -150,10 +151,17 @@ func (c *cloudBench) announceUntilCordoned(ctx context.Context, node string, mac
 	}
 	at := machine.Announce()
 	defer machine.Withdraw()
-	if err := c.awaitNode(ctx, node, func(n *corev1.Node) bool { return n.Spec.Unschedulable }); err != nil {
-		return time.Time{}, fmt.Errorf("node %s is not cordoned: %w", node, err)
+	if err := c.awaitNode(ctx, node, isDrained); err != nil {
+		return time.Time{}, fmt.Errorf("node %s is not drained: %w", node, err)
 	}
 	return at, nil
+}
+
+// isDrained reports whether a node is cordoned, and its agent has drained it.
+func isDrained(n *corev1.Node) bool {
+	return n.Spec.Unschedulable && slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == "Drained" && c.Status == corev1.ConditionTrue
+	})
 }
 
 // cordonTimes returns, for each notice of measureCordons, the time until the agent of its node cordoned the node. The times
@@ -235,18 +243,10 @@ func (c *cloudBench) announceUntilDrained(ctx context.Context, instance int, mac
 	defer cancel()
 	node := c.pool.NodeName(instance)
 	at := machine.Announce()
-	_, err := c.AwaitNode(ctx, node, "drained", func(n *corev1.Node) bool {
-		for _, condition := range n.Status.Conditions {
-			if condition.Type == "Drained" {
-				return n.Spec.Unschedulable && condition.Status == corev1.ConditionTrue
-			}
-		}
-		return false
-	})
-	if err != nil {
+	if _, err := c.AwaitNode(ctx, node, "drained", isDrained); err != nil {
 		return at, err
 	}
-	_, err = c.AwaitPods(ctx, node, "gone", func(pods []corev1.Pod) bool { return len(pods) == 0 })
+	_, err := c.AwaitPods(ctx, node, "gone", func(pods []corev1.Pod) bool { return len(pods) == 0 })
 	return at, err
 }
 

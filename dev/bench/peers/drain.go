@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
@@ -19,6 +20,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/azure"
 	"github.com/slipway-dev/slipway/dev/bench/audit"
 	"github.com/slipway-dev/slipway/dev/bench/bareclient"
+	"github.com/slipway-dev/slipway/dev/bench/metadata"
 	"github.com/slipway-dev/slipway/dev/controlplane"
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
@@ -28,6 +30,8 @@ const (
 	idleTime = 10 * time.Second
 	// maxPhase is the upper limit of a random wait before a notice. It is the longest poll interval of known handlers.
 	maxPhase = 5 * time.Second
+	// settleTime is the time after the drain in which a handler may still write to the API server.
+	settleTime = 3 * time.Second
 	// memoryInterval is the time between two reads of a process's memory.
 	memoryInterval = 20 * time.Millisecond
 	// auditTimeout is how long the last entries of the audit log may take. The API server writes them after its answer.
@@ -132,30 +136,52 @@ func (b *peersBench) drainWithCommand(ctx context.Context, t target, isOurs bool
 }
 
 func (b *peersBench) drainWithAgent(ctx context.Context, t target) (measurement, error) {
-	return b.drainWithHandler(ctx, t, func(ctx context.Context) (*controlplane.Process, error) {
-		agent, err := b.StartAgent(ctx, t.pool, t.instance)
-		if err != nil {
-			return nil, err
-		}
-		return agent.Process, nil
+	return b.drainWithHandler(ctx, t, handler{
+		start: func(ctx context.Context, endpoint string) (*controlplane.Process, error) {
+			agent, err := b.StartAgent(ctx, t.pool, t.instance, "--endpoint", endpoint)
+			if err != nil {
+				return nil, err
+			}
+			return agent.Process, nil
+		},
+		countRequests: func(since time.Time) (int, error) {
+			byNode, err := audit.AgentRequestsByNode(b.Cluster, since)
+			return len(byNode[t.node]), err
+		},
 	})
 }
 
 // drainWithPeer runs the handler of Options.Peer. It has the rights of an administrator, because the rights that it
 // needs are not known.
 func (b *peersBench) drainWithPeer(ctx context.Context, t target) (measurement, error) {
-	return b.drainWithHandler(ctx, t, func(ctx context.Context) (*controlplane.Process, error) {
-		listen, err := controlplane.ReserveFreeAddress(ctx)
-		if err != nil {
-			return nil, err
-		}
-		var args []string
-		values := strings.NewReplacer("{node}", t.node, "{resource}", t.pool.ResourceName(t.instance), "{kubeconfig}", b.Kubeconfig(),
-			"{endpoint}", b.ScheduledEventsURL(t.pool, t.instance), "{listen}", listen)
-		for _, arg := range b.args {
-			args = append(args, values.Replace(arg))
-		}
-		return b.StartProcess(ctx, controlplane.Command{Name: "peer-" + t.namespace, Path: b.o.Peer, Args: args})
+	return b.drainWithHandler(ctx, t, handler{
+		start: func(ctx context.Context, endpoint string) (*controlplane.Process, error) {
+			listen, err := controlplane.ReserveFreeAddress(ctx)
+			if err != nil {
+				return nil, err
+			}
+			kubeconfig, err := b.ServiceAccountKubeconfig(ctx, peerAccount, peerAccount, controlplane.TokenOptions{})
+			if err != nil {
+				return nil, err
+			}
+			var args []string
+			values := strings.NewReplacer("{node}", t.node, "{resource}", t.pool.ResourceName(t.instance), "{kubeconfig}", kubeconfig,
+				"{endpoint}", endpoint, ec2Placeholder, endpoint, "{listen}", listen)
+			for _, arg := range b.args {
+				args = append(args, values.Replace(arg))
+			}
+			command := controlplane.Command{Name: "peer-" + t.namespace, Path: b.o.Peer, Args: args}
+			if b.isEC2 {
+				if command, err = runInCluster(command, kubeconfig); err != nil {
+					return nil, err
+				}
+			}
+			return b.StartProcess(ctx, command)
+		},
+		countRequests: func(since time.Time) (int, error) {
+			requests, err := b.ReadAuditLog(controlplane.AuditFilter{Since: since, User: "system:serviceaccount:" + peerAccount + ":" + peerAccount})
+			return len(requests), err
+		},
 	})
 }
 
@@ -173,26 +199,84 @@ func (b *peersBench) checkPeer() (err error) {
 	if info, err := os.Stat(b.o.Peer); err != nil || info.IsDir() || info.Mode()&0o111 == 0 {
 		return fmt.Errorf("peer is %q: must be the path of an executable file", b.o.Peer)
 	}
-	b.args = strings.Fields(b.o.PeerArgs)
-	if len(b.args) == 0 {
-		b.args = strings.Fields(defaultPeerArgs)
+	args := b.o.PeerArgs
+	if strings.TrimSpace(args) == "" {
+		if args = aksPeerArgs; b.peerName() == awsPeer {
+			args = awsPeerArgs
+		}
 	}
+	b.args, b.isEC2 = strings.Fields(args), strings.Contains(args, ec2Placeholder)
 	return nil
+}
+
+// handler is a program that reads the notices of a node and drains it.
+type handler struct {
+	// start starts the program. The endpoint is the metadata service that it reads.
+	start func(ctx context.Context, endpoint string) (*controlplane.Process, error)
+	// countRequests returns the number of the program's requests to the API server since a time. It counts a watch once.
+	countRequests func(since time.Time) (int, error)
+}
+
+// machine is the machine of a target, as its cloud sees it.
+type machine struct {
+	endpoint string
+	reads    func() int // of the metadata service so far
+	// announce announces a Spot notice, and returns when it became visible.
+	announce func() (time.Time, error)
+	// awaitEnd waits until the machine has ended, or until all pods have left it.
+	awaitEnd func(context.Context) error
+	close    func()
+}
+
+func (b *peersBench) newMachine(t target) machine {
+	if b.isEC2 {
+		return b.newEC2Machine(t)
+	}
+	var event azure.EventRecord
+	return machine{
+		endpoint: b.ScheduledEventsURL(t.pool, t.instance),
+		reads:    func() int { return b.countReads(t.pool) },
+		announce: func() (_ time.Time, err error) {
+			event, err = b.Azure.Announce(azure.Announcement{Type: azure.Preempt, Resources: []string{t.pool.ResourceName(t.instance)}})
+			return event.VisibleAt, err
+		},
+		awaitEnd: func(ctx context.Context) error {
+			_, err := b.Azure.AwaitState(ctx, func(s azure.State) bool {
+				r, ok := s.Event(event.EventID)
+				return ok && !r.IsListed()
+			})
+			return err
+		},
+		close: func() {},
+	}
+}
+
+func (b *peersBench) newEC2Machine(t target) machine {
+	m := metadata.EC2.Start(t.node)
+	return machine{
+		endpoint: m.Endpoint, reads: m.Requests, close: m.Close,
+		announce: func() (time.Time, error) { return m.Announce(), nil },
+		awaitEnd: func(ctx context.Context) error {
+			_, err := b.AwaitPods(ctx, t.node, "gone", func(pods []corev1.Pod) bool { return len(pods) == 0 })
+			return err
+		},
+	}
 }
 
 // drainWithHandler starts a handler, waits until it reads the metadata service, and announces a Spot notice. It ends
 // the handler when the machine ends.
-func (b *peersBench) drainWithHandler(ctx context.Context, t target, start func(context.Context) (*controlplane.Process, error),
-) (measurement, error) {
+func (b *peersBench) drainWithHandler(ctx context.Context, t target, h handler) (measurement, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*stepTimeout)
 	defer cancel()
-	before := b.countReads(t.pool)
-	process, err := start(ctx)
+	machine := b.newMachine(t)
+	defer machine.close()
+	before := machine.reads()
+	process, err := h.start(ctx, machine.endpoint)
 	if err != nil {
 		return measurement{}, err
 	}
 	defer func() { _ = process.Kill() }() // it may have ended with its machine
-	if err := b.awaitReads(ctx, process, t.pool, before); err != nil {
+	if err := awaitReads(ctx, process, machine, before); err != nil {
 		return measurement{}, err
 	}
 	if err := testbed.Sleep(ctx, idleTime+time.Duration(b.random.Int64N(int64(maxPhase)))); err != nil {
@@ -205,22 +289,32 @@ func (b *peersBench) drainWithHandler(ctx context.Context, t target, start func(
 	}
 	memory := startMemorySamples(process)
 	defer memory.stop()
-	event, err := b.Azure.Announce(azure.Announcement{ //nolint:contextcheck // an event outlives its announcer
-		Type: azure.Preempt, Resources: []string{t.pool.ResourceName(t.instance)},
-	})
+	visibleAt, err := machine.announce() //nolint:contextcheck // a notice outlives its announcer
 	if err != nil {
 		return measurement{}, err
 	}
-	_, err = b.Azure.AwaitState(ctx, func(s azure.State) bool {
-		r, ok := s.Event(event.EventID)
-		return ok && !r.IsListed()
-	})
-	if err != nil {
+	if err := machine.awaitEnd(ctx); err != nil {
+		return measurement{}, fmt.Errorf("%w; the output of %s: %s", err, process.Name(), readOutput(process))
+	}
+	if err := testbed.Sleep(ctx, settleTime); err != nil {
 		return measurement{}, err
 	}
-	m, err := b.readMeasurement(ctx, t, event.VisibleAt)
+	m, err := b.readMeasurement(ctx, t, visibleAt)
+	if err != nil {
+		return m, err
+	}
 	m.idle, m.peak = idle, memory.stop()
-	return m, errors.Join(err, checkEvicted(m, process))
+	if m.requests, err = h.countRequests(visibleAt); err != nil {
+		return m, err
+	}
+	if b.isEC2 && m.notEvicted+m.deleted > 0 {
+		return m, fmt.Errorf("%d pods were not evicted and %d were deleted without eviction, want 0; the output of %s: %s", m.notEvicted, m.deleted,
+			process.Name(), readOutput(process))
+	}
+	if m.requests < podsEach-m.notEvicted {
+		return m, fmt.Errorf("audit log: %d requests of the handler for %d evictions", m.requests, podsEach-m.notEvicted)
+	}
+	return m, checkEvicted(m, process)
 }
 
 // countReads returns how often the metadata service of a pool was read.
@@ -234,11 +328,11 @@ func (b *peersBench) countReads(pool controlplane.AKSPool) int {
 }
 
 // awaitReads waits until a handler has read the metadata service twice, so that it is past its start.
-func (b *peersBench) awaitReads(ctx context.Context, handler *controlplane.Process, pool controlplane.AKSPool, before int) error {
+func awaitReads(ctx context.Context, handler *controlplane.Process, m machine, before int) error {
 	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
 	err := testbed.PollUntil(ctx, "the handler reads the metadata service", func() bool {
-		return !handler.IsAlive() || b.countReads(pool) >= before+2
+		return !handler.IsAlive() || m.reads() >= before+2
 	})
 	if err == nil && !handler.IsAlive() {
 		err = errors.New("the handler has ended")

@@ -1,6 +1,7 @@
 // Package peers drains equal nodes with different programs, one after another on one control plane: Slipway's agent,
 // slipway drain, kubectl drain and, if given, another handler of Azure's Scheduled Events. Two bare clients measure
-// how fast the control plane itself is.
+// how fast the control plane itself is. If the other handler is for EC2, the notices are EC2's, only the handlers and the
+// bare clients are measured, and also with pods without a PDB.
 package peers
 
 import (
@@ -19,6 +20,7 @@ import (
 
 	"github.com/slipway-dev/slipway/dev/azure"
 	"github.com/slipway-dev/slipway/dev/bench/bareclient"
+	"github.com/slipway-dev/slipway/dev/bench/metadata"
 	"github.com/slipway-dev/slipway/dev/bench/result"
 	"github.com/slipway-dev/slipway/dev/controlplane"
 	"github.com/slipway-dev/slipway/dev/testbed"
@@ -31,10 +33,11 @@ type Options struct {
 	Kubernetes string
 	// Seed determines the times of the notices.
 	Seed uint64
-	// Peer is the path of another handler of Scheduled Events. Empty means none.
+	// Peer is the path of another handler of Scheduled Events, or of EC2's notices. Empty means none.
 	Peer string
 	// PeerArgs are the arguments of Peer, separated by spaces. drainWithPeer replaces the placeholders
-	// in them. Empty means defaultPeerArgs.
+	// in them. If one is ec2Placeholder, Peer is a handler of EC2's notices. Empty means awsPeerArgs
+	// if the name of Peer is awsPeer, and aksPeerArgs otherwise.
 	PeerArgs string
 	// Rounds is how often each program drains a node. 0 means 3.
 	Rounds int
@@ -54,8 +57,13 @@ const (
 	// approvalDelay is the time between the approval of an event and the end of the machine. The benchmark examines the
 	// agent's process in this time.
 	approvalDelay = 2 * time.Second
-	// defaultPeerArgs are the flags of aks-node-termination-handler.
-	defaultPeerArgs = "-node={node} -kubeconfig={kubeconfig} -endpoint={endpoint} -web.address={listen}"
+	// aksPeerArgs are the flags of aks-node-termination-handler.
+	aksPeerArgs = "-node={node} -kubeconfig={kubeconfig} -endpoint={endpoint} -web.address={listen}"
+	// awsPeer is the name of aws-node-termination-handler, and awsPeerArgs are its flags.
+	awsPeer     = "aws-node-termination-handler"
+	awsPeerArgs = "--node-name={node} --metadata-url=" + ec2Placeholder
+	// ec2Placeholder is replaced by the URL of EC2's instance metadata.
+	ec2Placeholder = "{metadata}"
 )
 
 // program drains nodes of its own pool.
@@ -65,6 +73,8 @@ type program struct {
 	drain func(context.Context, target) (measurement, error)
 	// isOurs means that lost pods are a fault. Other programs are only observed.
 	isOurs bool
+	// withoutPDBs means that the pods have no PDB.
+	withoutPDBs bool
 }
 
 // target is a node that a program drains, and the pods on it.
@@ -82,6 +92,7 @@ type measurement struct {
 	notEvicted int
 	deleted    int   // pods deleted without eviction
 	idle, peak int64 // resident memory in bytes; 0 if the program has none
+	requests   int   // to the API server, from the notice to the end of the drain; 0 if they are not counted
 }
 
 type peersBench struct {
@@ -91,9 +102,10 @@ type peersBench struct {
 	refuge  controlplane.AKSPool
 	clients controlplane.ClientBinaries
 	args    []string // of the peer
+	isEC2   bool     // the notices are EC2's
 }
 
-// RunBenchmarks runs every program. It takes about five minutes.
+// RunBenchmarks runs every program. It takes about five minutes for three rounds, and ten with a handler of EC2's notices.
 func RunBenchmarks(ctx context.Context, o Options) (_ []result.Result, err error) {
 	if o.Progress == nil {
 		o.Progress = io.Discard
@@ -123,8 +135,11 @@ func RunBenchmarks(ctx context.Context, o Options) (_ []result.Result, err error
 	if err := b.AddPool(ctx, b.refuge, refuges); err != nil {
 		return nil, err
 	}
+	if err := b.createPeerAccount(ctx); err != nil {
+		return nil, err
+	}
 	for _, p := range all {
-		if err := b.AddPool(ctx, p.pool, o.Rounds); err != nil {
+		if err := b.addPool(ctx, p.pool); err != nil {
 			return nil, err
 		}
 	}
@@ -142,17 +157,34 @@ func RunBenchmarks(ctx context.Context, o Options) (_ []result.Result, err error
 	return b.newResults(all, measured), nil
 }
 
+// addPool adds a node for each round.
+func (b *peersBench) addPool(ctx context.Context, pool controlplane.AKSPool) error {
+	if !b.isEC2 {
+		return b.AddPool(ctx, pool, b.o.Rounds)
+	}
+	specs := pool.Nodes(b.o.Rounds)
+	for i := range specs {
+		specs[i].ProviderID = metadata.EC2.ProviderID(specs[i].Name)
+	}
+	return b.AddNodes(ctx, specs...)
+}
+
 // The names of the bare clients. The faster one is the floor.
 const (
 	atOnceName = "bare client, all evictions at once"
 	queuesName = "bare client, one eviction per PDB at a time"
+	agentName  = "slipway-agent"
+	// withoutPDBs is added to the names of programs that evict pods without PDBs.
+	withoutPDBs = ", pods without PDB"
 )
 
-func (p program) isBareClient() bool { return p.name == atOnceName || p.name == queuesName }
+func (p program) isBareClient() bool {
+	return strings.HasPrefix(p.name, atOnceName) || strings.HasPrefix(p.name, queuesName)
+}
 
 func (b *peersBench) listPrograms() []program {
 	newProgram := func(name, pool string, isOurs bool, drain func(context.Context, target) (measurement, error)) program {
-		return program{name, controlplane.AKSPool{Name: pool, Spot: true}, drain, isOurs}
+		return program{name: name, pool: controlplane.AKSPool{Name: pool, Spot: true}, drain: drain, isOurs: isOurs}
 	}
 	all := []program{
 		newProgram(atOnceName, "once", true, func(ctx context.Context, t target) (measurement, error) {
@@ -163,19 +195,32 @@ func (b *peersBench) listPrograms() []program {
 				return c.CordonAndEvictInQueues(ctx, workload.AppLabel)
 			})
 		}),
-		newProgram("slipway-agent", "agent", true, b.drainWithAgent),
-		newProgram("slipway drain", "slipway", true, b.drainWithSlipway),
-		newProgram("kubectl drain", "kubectl", false, b.drainWithKubectl),
+		newProgram(agentName, "agent", true, b.drainWithAgent),
+	}
+	if !b.isEC2 {
+		all = append(all, newProgram("slipway drain", "slipway", true, b.drainWithSlipway),
+			newProgram("kubectl drain", "kubectl", false, b.drainWithKubectl))
 	}
 	if b.o.Peer != "" {
-		all = append(all, newProgram(filepath.Base(b.o.Peer), "peer", false, b.drainWithPeer))
+		all = append(all, newProgram(b.peerName(), "peer", false, b.drainWithPeer))
+	}
+	if !b.isEC2 {
+		return all
+	}
+	for _, p := range all {
+		if p.name != queuesName { // it is for PDBs
+			p.name, p.pool.Name, p.withoutPDBs = p.name+withoutPDBs, p.pool.Name+"-free", true
+			all = append(all, p)
+		}
 	}
 	return all
 }
 
+func (b *peersBench) peerName() string { return filepath.Base(b.o.Peer) }
+
 // measureProgram runs the workload on a node, lets the program drain the node, and removes the workload.
 func (b *peersBench) measureProgram(ctx context.Context, p program, round int) (measurement, error) {
-	t, err := b.runWorkload(ctx, p.pool, round)
+	t, err := b.runWorkload(ctx, p, round)
 	if err != nil {
 		return measurement{}, err
 	}
@@ -187,9 +232,10 @@ func (b *peersBench) measureProgram(ctx context.Context, p program, round int) (
 }
 
 // runWorkload runs podsEach pods on one node. Then it labels the refuge nodes, so that replacements run there.
-func (b *peersBench) runWorkload(ctx context.Context, pool controlplane.AKSPool, instance int) (target, error) {
+func (b *peersBench) runWorkload(ctx context.Context, p program, instance int) (target, error) {
 	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
+	pool := p.pool
 	t := target{pool: pool, instance: instance, node: pool.NodeName(instance), namespace: fmt.Sprintf("%s-%d", pool.Name, instance)}
 	if err := b.labelNode(ctx, t.node, t.namespace); err != nil {
 		return t, err
@@ -200,7 +246,10 @@ func (b *peersBench) runWorkload(ctx context.Context, pool controlplane.AKSPool,
 			Namespace: t.namespace, Name: fmt.Sprintf("app-%d", i), Replicas: podsEach / apps, GracePeriod: gracePeriod,
 			NodeSelector: map[string]string{labelKey(t.namespace): ""}, MaxUnavailable: "100%",
 		}
-		objects = append(objects, app.Deployment(), app.PodDisruptionBudget())
+		objects = append(objects, app.Deployment())
+		if !p.withoutPDBs {
+			objects = append(objects, app.PodDisruptionBudget())
+		}
 	}
 	if err := workload.CreateAndAwait(ctx, b.Client(), objects...); err != nil {
 		return t, err
@@ -222,9 +271,41 @@ func (b *peersBench) newResults(all []program, measured map[string][]measurement
 	floor := min(median(measured[atOnceName], lastEviction), median(measured[queuesName], lastEviction))
 	var results []result.Result
 	for _, p := range all {
+		if p.withoutPDBs {
+			floor = median(measured[atOnceName+withoutPDBs], lastEviction)
+		}
 		results = append(results, b.programResults(p, measured[p.name], floor)...)
 	}
+	if b.isEC2 {
+		results = append(results, b.compareHandlers("", measured)...)
+		results = append(results, b.compareHandlers(withoutPDBs, measured)...)
+	}
 	return results
+}
+
+// The targets of the agent beside another handler of EC2's notices. With PDBs the time has no target: the floor itself is
+// more than a tenth of the handler's time, because the API server sleeps between evictions under one PDB.
+const (
+	minTimeRatio   = 10.0
+	maxMemoryRatio = 0.5
+)
+
+// compareHandlers compares the agent with the peer. The suffix selects the workload.
+func (b *peersBench) compareHandlers(suffix string, measured map[string][]measurement) []result.Result {
+	ours, theirs := measured[agentName+suffix], measured[b.peerName()+suffix]
+	setup := b.describeSetup(suffix == withoutPDBs, "medians of %d rounds", len(ours))
+	faster := result.Result{
+		Name:  "time of " + b.peerName() + " as a multiple of slipway-agent's" + suffix,
+		Value: median(theirs, lastEviction) / median(ours, lastEviction), Unit: "times", Setup: setup,
+	}
+	if suffix == withoutPDBs {
+		faster.Target = result.AtLeast(minTimeRatio)
+	}
+	peak := func(m measurement) float64 { return float64(m.peak) }
+	return []result.Result{faster, {
+		Name:  "memory of slipway-agent while draining, as a multiple of " + b.peerName() + "'s" + suffix,
+		Value: median(ours, peak) / median(theirs, peak), Unit: "times", Target: result.AtMost(maxMemoryRatio), Setup: setup,
+	}}
 }
 
 func lastEviction(m measurement) float64 { return m.last.Seconds() }
@@ -256,23 +337,29 @@ func (b *peersBench) programResults(p program, all []measurement, floor float64)
 	last := median(all, lastEviction)
 	results := []result.Result{{
 		Name: fmt.Sprintf("%s: last of %d evictions accepted", p.name, podsEach), Value: last, Unit: "s",
-		Setup: b.describeSetup("from %s to the audit log's time of the last response; median of rounds with %s s%s", begin, strings.Join(rounds, ", "), incomplete),
+		Setup: b.describeSetup(p.withoutPDBs, "from %s to the audit log's time of the last response; median of rounds with %s s%s", begin, strings.Join(rounds, ", "), incomplete),
 	}}
 	if !p.isBareClient() {
 		results = append(results, result.Result{
 			Name: p.name + ": the same, as a multiple of the floor", Value: last / floor, Unit: "times",
-			Setup: b.describeSetup("the floor is the faster bare client, %.2f s in the same rounds", floor),
+			Setup: b.describeSetup(p.withoutPDBs, "the floor is the faster bare client, %.2f s in the same rounds", floor),
 		})
 	}
 	results = append(results,
 		result.Result{
 			Name: p.name + ": pods without accepted eviction", Value: float64(notEvicted), Unit: "pods", Target: target,
-			Setup: b.describeSetup("of %d, from the audit log", len(all)*podsEach),
+			Setup: b.describeSetup(p.withoutPDBs, "of %d, from the audit log", len(all)*podsEach),
 		},
 		result.Result{
 			Name: p.name + ": pods deleted past their PDB", Value: float64(deleted), Unit: "pods", Target: target,
-			Setup: b.describeSetup("DELETE requests without an accepted eviction, by any client but controllers and the kubelet"),
+			Setup: b.describeSetup(p.withoutPDBs, "DELETE requests without an accepted eviction, by any client but controllers and the kubelet"),
 		})
+	if requests := median(all, func(m measurement) float64 { return float64(m.requests) }); requests > 0 {
+		results = append(results, result.Result{
+			Name: p.name + ": API requests", Value: requests, Unit: "requests",
+			Setup: b.describeSetup(p.withoutPDBs, "from the visible notice until %s after the last pod or the machine is gone; median of %d rounds", settleTime, len(all)),
+		})
+	}
 	for _, memory := range []struct {
 		name  string
 		bytes func(measurement) float64
@@ -283,7 +370,7 @@ func (b *peersBench) programResults(p program, all []measurement, floor float64)
 		if value := median(all, memory.bytes); value > 0 {
 			results = append(results, result.Result{
 				Name: p.name + ": " + memory.name, Value: value / (1 << 20), Unit: "MiB",
-				Setup: b.describeSetup("resident, median of %d rounds", len(all)),
+				Setup: b.describeSetup(p.withoutPDBs, "resident, median of %d rounds", len(all)),
 			})
 		}
 	}
@@ -300,8 +387,15 @@ func median(all []measurement, value func(measurement) float64) float64 {
 	return values[(len(values)-1)/2]
 }
 
-func (b *peersBench) describeSetup(format string, args ...any) string {
-	return fmt.Sprintf("one node with %d pods of %d Deployments, grace period %s, each Deployment with a PDB of maxUnavailable 100%%; replaced on %d "+
-		"other nodes; default settings; Kubernetes %s, %d cores for everything; ", podsEach, apps, gracePeriod, refuges, b.Version(),
+func (b *peersBench) describeSetup(withoutPDBs bool, format string, args ...any) string {
+	pdbs, cloud := "each Deployment with a PDB of maxUnavailable 100%", "Azure"
+	if withoutPDBs {
+		pdbs = "no PDB"
+	}
+	if b.isEC2 {
+		cloud = metadata.EC2.Service
+	}
+	return fmt.Sprintf("one node with %d pods of %d Deployments, grace period %s, %s; replaced on %d other nodes; default settings; "+
+		"notices of %s (seed %d); Kubernetes %s, %d cores for everything; ", podsEach, apps, gracePeriod, pdbs, refuges, cloud, b.o.Seed, b.Version(),
 		runtime.NumCPU()) + fmt.Sprintf(format, args...)
 }

@@ -149,9 +149,11 @@ func newBenchCommand() *cobra.Command {
 		"(default 100). manager: nodes in the caches (default 5000)")
 	cmd.Flags().IntVar(&o.pods, "pods", 0, "manager: number of pods (default 30 for each node, at most 150000). surge: Deployments on the node (default 50)")
 	cmd.Flags().DurationVar(&o.quietTime, "quiet", 0, "manager: measuring time; use less than 3m only for experiments")
-	cmd.Flags().StringVar(&o.peer, "peer", "", "peers: program of another handler of Azure's Scheduled Events, such as aks-node-termination-handler")
+	cmd.Flags().StringVar(&o.peer, "peer", "", "peers: program of another handler of Azure's Scheduled Events or EC2's notices, such as "+
+		"aks-node-termination-handler or aws-node-termination-handler")
 	cmd.Flags().StringVar(&o.peerArgs, "peer-args", "", "peers: its arguments, separated by spaces, with {node}, {resource}, {kubeconfig}, {endpoint} and "+
-		"{listen} (default: the flags of aks-node-termination-handler)")
+		"{listen}; {metadata} instead of {endpoint} means EC2 (default: the flags of aks-node-termination-handler, or of "+
+		"aws-node-termination-handler if the program has this name)")
 	cmd.Flags().IntVar(&o.rounds, "rounds", 0, "peers: how often each program drains a node (default 3)")
 	cmd.Flags().StringVar(&o.profile, "profile", "", "directory for profiles and audit logs of the API server, if the group writes them "+
 		"(agent-storm, cloudpool); this slows the measurement down")

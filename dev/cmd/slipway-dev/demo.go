@@ -12,7 +12,7 @@ import (
 // keepVariable is the name of an environment variable. If it is 1, the cluster keeps running after the demo.
 const keepVariable = "KEEP"
 
-// cloudVariable is the name of the environment variable that selects the cloud for the autoscaling step of the demo.
+// cloudVariable is the name of the environment variable that selects the cloud of the demo.
 const cloudVariable = "CLOUD"
 
 func newDemoCommand() *cobra.Command {
@@ -22,6 +22,7 @@ func newDemoCommand() *cobra.Command {
 		Short: "Show on a real control plane what Slipway does, and check each step",
 		Long: "Show on a real control plane what Slipway does, and check each step.\n\n" +
 			"With " + keepVariable + "=1 in the environment everything keeps running, as after `slipway-dev up`.\n" +
+			"With " + cloudVariable + "=" + demo.EmulatedAWS + " or " + demo.EmulatedGoogle + " the same story is told on an emulated AWS or Google Cloud.\n" +
 			"With " + cloudVariable + "=" + demo.RealOpenStack + " the last step uses a real OpenStack, which is installed and started\n" +
 			"from Debian 12's packages; the installation requires root.",
 		Args: cobra.NoArgs,

@@ -40,7 +40,8 @@ func TestPDBsAllowEvictionOfUnreadyPods(t *testing.T) {
 			objects(t, manifest(t, slipwayChart, release(slipwayChart, namespace), registry+cloudpoolValues+"}")),
 			[]string{"slipway-manager", "slipway-cloudpool"},
 		},
-		"deploy/manager": {kustomize(t, "manager"), []string{"slipway-manager"}},
+		"deploy/manager":   {kustomize(t, "manager"), []string{"slipway-manager"}},
+		"deploy/cloudpool": {kustomize(t, "cloudpool"), []string{"slipway-cloudpool"}},
 	} {
 		if has := kinds(c.all)["PodDisruptionBudget"]; has != len(c.budgets) {
 			t.Errorf("%s: %d PDBs, want %q", name, has, c.budgets)
@@ -49,6 +50,29 @@ func TestPDBsAllowEvictionOfUnreadyPods(t *testing.T) {
 			policy := find[policyv1.PodDisruptionBudget](t, c.all, "PodDisruptionBudget", budget).Spec.UnhealthyPodEvictionPolicy
 			if policy == nil || *policy != policyv1.AlwaysAllow {
 				t.Errorf("%s: %s: unhealthyPodEvictionPolicy is %v, want %s", name, budget, policy, policyv1.AlwaysAllow)
+			}
+		}
+	}
+}
+
+// TestKustomizePlacesPodsAsTheChartDoes compares where the pods of both may run and prefer to.
+func TestKustomizePlacesPodsAsTheChartDoes(t *testing.T) {
+	t.Parallel()
+	chart := objects(t, manifest(t, slipwayChart, release(slipwayChart, namespace), registry+cloudpoolValues+"}"))
+	for _, part := range []string{"manager", "cloudpool"} {
+		want := find[appsv1.Deployment](t, chart, "Deployment", "slipway-"+part).Spec.Template.Spec
+		is := find[appsv1.Deployment](t, kustomize(t, part), "Deployment", "slipway-"+part).Spec.Template.Spec
+		for what, pair := range map[string][2]any{
+			"priorityClassName": {want.PriorityClassName, is.PriorityClassName},
+			"tolerations":       {want.Tolerations, is.Tolerations},
+			"nodeSelector":      {want.NodeSelector, is.NodeSelector},
+			"preferred nodes": {
+				want.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution,
+				is.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution,
+			},
+		} {
+			if diff := cmp.Diff(pair[0], pair[1]); diff != "" {
+				t.Errorf("deploy/%s: %s differs from the chart: %s", part, what, diff)
 			}
 		}
 	}

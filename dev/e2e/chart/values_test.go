@@ -60,6 +60,11 @@ var refusals = []refusal{
 		"a taint that the manager may not write", "manager: {enabled: true, awsQueue: {url: 'https://q', agentConfig: {taintKey: example.com/going}}}",
 		`"example.com/going" is none that manager.admissionPolicies lets the manager write: want a key under slipway.dev, such as slipway.dev/going`,
 	},
+	{
+		"drain slots of the queue", "manager: {enabled: true, awsQueue: {url: 'https://q', agentConfig: {maxConcurrentDrains: 2}}}",
+		"want --aws-queue-workers in manager.extraArgs instead",
+	},
+	{"surges of the queue", "manager: {enabled: true, awsQueue: {url: 'https://q', agentConfig: {surge: always}}}", "has no rights for surges; want never"},
 	{"a queue that is no URL", "manager: {enabled: true, awsQueue: {url: notices}}", "at '/manager/awsQueue/url'"},
 	{"surge mode that YAML reads as a boolean", "agent: {config: {surge: on}}", "at '/agent/config/surge': value must be one of"},
 	{

@@ -57,6 +57,9 @@ func (f *fixture) changes() map[string]change {
 		"label that excludes from load balancers": {
 			patch: `{"metadata":{"labels":{"node.kubernetes.io/exclude-from-external-load-balancers":"aws-node-termination-handler"}}}`,
 		},
+		"taint that detaches volumes": {
+			patch: f.withTaint(corev1.Taint{Key: "node.kubernetes.io/out-of-service", Value: "nodeshutdown", Effect: "NoExecute"}), refused: "changes no taints",
+		},
 		"lifecycle condition": {subresources: status, patch: drainCondition},
 		"request to start a maintenance of GKE": {
 			patch: `{"metadata":{"labels":{"cloud.google.com/perform-maintenance":"true"},"annotations":{"gke.slipway.dev/perform-maintenance":"now"}}}`,
@@ -115,9 +118,6 @@ func (f *fixture) foreignChanges() map[string]change {
 		},
 		"foreign taint": {
 			patch: f.withTaint(corev1.Taint{Key: "example.com/mine", Effect: "NoExecute"}), refused: "changes no taints",
-		},
-		"taint that detaches volumes": {
-			patch: f.withTaint(corev1.Taint{Key: "node.kubernetes.io/out-of-service", Value: "nodeshutdown", Effect: "NoExecute"}), refused: "changes no taints",
 		},
 		"all taints removed": {
 			patch: `{"spec":{"taints":null}}`, refused: "changes no taints",

@@ -105,12 +105,13 @@ func toAddress(enabled bool, port int) string {
 	return net.JoinHostPort("", strconv.Itoa(port))
 }
 
-// KubernetesEnvironment returns the environment variables that select the API server in a pod. The options override
-// those of the process.
+// KubernetesEnvironment returns the environment variables that select the API server in a pod and name this pod. They
+// override the variables of the process.
 func (o *Options) KubernetesEnvironment() map[string]string {
 	all := map[string]string{}
 	for name, value := range map[string]string{
 		"KUBERNETES_SERVICE_HOST": o.KubernetesServiceHost, "KUBERNETES_SERVICE_PORT": o.KubernetesServicePort,
+		"POD_NAME": o.PodName, "POD_NAMESPACE": o.PodNamespace,
 	} {
 		if value != "" {
 			all[name] = value

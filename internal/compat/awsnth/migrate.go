@@ -42,11 +42,16 @@ func Migrate(args []string, usage io.Writer) (compat.Migration, error) {
 	if o.sources["pod-namespace"] == "$NAMESPACE" {
 		m.Config.Namespace = ""
 	}
+	defaults := config.NewDefaultAgent()
+	if m.Config.Listen == "" {
+		m.Config.Listen = defaults.Listen // the agent's pod has probes
+	}
 	if o.EnableSQSTerminationDraining {
 		m.Reader = "slipway manager --aws-queue-agent-config FILE"
 		m.Notes = append([]string{"The manager also needs: " + strings.Join(listQueueFlags(o.ToQueueConfig()), " ")}, m.Notes...)
-		defaults := config.NewDefaultAgent()
 		m.Config.Listen, m.Config.LogLevel, m.Config.LogFormat = defaults.Listen, defaults.LogLevel, defaults.LogFormat // the manager's own
+		// The manager's admission policy allows no keys of the tool.
+		m.Config.TaintKey, m.Config.TaintValue, m.Config.Labels = defaults.TaintKey, defaults.TaintValue, nil
 	}
 	for i := range m.Config.Notifications {
 		w := m.Config.Notifications[i].Webhook
@@ -56,8 +61,7 @@ func Migrate(args []string, usage io.Writer) (compat.Migration, error) {
 	return m, nil
 }
 
-// listQueueFlags returns the flags of the manager for a configuration of the queue mode, without those that have their
-// default.
+// listQueueFlags returns the manager's flags for a configuration of the queue mode. It omits defaults.
 func listQueueFlags(q queue.Config) []string {
 	var bound queue.Config
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
@@ -176,8 +180,8 @@ func (o *Options) migrationNotes() []string {
 		notes = append(notes, o.metadataNotes()...)
 	}
 	if o.TaintNode {
-		notes = append(notes, "The taint's key has the type of the notice: preempt, terminate, reboot, freeze or rebalance. The tool's keys "+
-			"are spot-itn, asg-lifecycle-termination, scheduled-maintenance and rebalance-recommendation. Change tolerations for them.")
+		notes = append(notes, "The taint has the type of the notice in its key or value: preempt, terminate, reboot, freeze or rebalance. The tool's "+
+			"keys end in spot-itn, asg-lifecycle-termination, scheduled-maintenance or rebalance-recommendation. Change tolerations for them.")
 		if o.TaintEffect == "NoExecute" {
 			notes = append(notes, "The NoExecute taint is set once the node is drained. DaemonSet pods that do not tolerate it are evicted then.")
 		}
@@ -225,6 +229,10 @@ func (o *Options) queueNotes() []string {
 		"A message that cannot be read stays in the queue for its dead-letter queue. It is reported, and stops nothing.",
 		"A drain for a rebalance recommendation begins at once. Beside Karpenter, set onRebalance: cordon, because Karpenter may launch the " +
 			"same offering again.",
+	}
+	if o.ExcludeFromLoadBalancers {
+		notes = append(notes, "The label "+excludeFromLoadBalancersLabel+" is left out, because the manager may not set it. slipway "+Tool+" and "+
+			"slipway agent (label) can.")
 	}
 	if o.HeartbeatInterval == notSet {
 		notes = append(notes, "No heartbeats are sent, as with the tool: the timeout of the lifecycle hook limits each drain. Remove "+

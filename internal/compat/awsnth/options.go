@@ -195,7 +195,7 @@ const (
 	defaultProbesPort       = 8080
 	defaultVisibilitySecond = 20
 	maxHeartbeatUntil       = 48 * time.Hour
-	// notSet is the tool's default of the settings for which a negative number means that they are not set.
+	// notSet is the tool's default of some settings: no value.
 	notSet = -1
 )
 

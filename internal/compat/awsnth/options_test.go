@@ -317,7 +317,7 @@ func TestOddValuesTheToolAcceptedAreAccepted(t *testing.T) {
 		{[]string{"-pod-termination-grace-period=-99"}, ""},
 		{[]string{"-kubernetes-events-extra-annotations=a=b,c,=d,,e=f=g"}, `"c": want key=value`},
 		{[]string{"-queue-url=https://sqs.eu-west-1.amazonaws.com/1/q"}, "-queue-url: ignored without -enable-sqs-termination-draining"},
-		{[]string{"-dry-run", "stray", "-taint-node"}, `"stray": is not a flag`},
+		{[]string{"-dry-run", "extra", "-taint-node"}, `"extra": is not a flag`},
 		{slices.Concat(queueArgs, []string{"-workers=0"}), "-workers: 0: want 1 to 1000; using 1"},
 		{slices.Concat(queueArgs, []string{"-workers=100000"}), "using 1000"},
 		{slices.Concat(queueArgs, []string{"-complete-lifecycle-action-delay-seconds=7200"}), "using 3600"},
@@ -452,11 +452,12 @@ func TestQueueSettingsAreConverted(t *testing.T) {
 	want.Region, want.Endpoint, want.Workers, want.Visibility = "us-gov-west-1", "http://localhost:4566", 7, 90*time.Second
 	want.CheckTag, want.ManagedTag, want.UseNodeNameByDNS, want.DeleteIfNodeNotFound = false, "t", false, true
 	want.NoHeartbeats, want.HeartbeatInterval, want.HeartbeatUntil = false, 30*time.Second, 48*time.Hour
+	want.LeaseNamespace = "kube-system"
 	want.CompletionDelay, want.Acknowledge = 10*time.Second, false
 	check.Equal(t, want, mustParse(t, slices.Concat(queueArgs, []string{
 		"-aws-region=us-gov-west-1", "-aws-endpoint=http://localhost:4566", "-workers=7", "-sqs-msg-visibility-timeout-sec=90",
 		"-check-tag-before-draining=false", "-managed-tag=t", "-use-provider-id", "-delete-sqs-msg-if-node-not-found",
-		"-heartbeat-interval=30", "-complete-lifecycle-action-delay-seconds=10", "-acknowledge=false",
+		"-heartbeat-interval=30", "-complete-lifecycle-action-delay-seconds=10", "-acknowledge=false", "-pod-namespace=kube-system",
 	})...).ToQueueConfig())
 	for url, region := range map[string]string{
 		"https://sqs.us-gov-east-1.amazonaws.com/1/q": "us-gov-east-1", "https://eu-west-1.queue.amazonaws.com/1/q": "eu-west-1",
@@ -465,6 +466,12 @@ func TestQueueSettingsAreConverted(t *testing.T) {
 	} {
 		check.Equal(t, region, regionInURL(url))
 	}
+}
+
+func TestFlagsOfPodAndAPIServerReachTheEnvironment(t *testing.T) {
+	check.Equal(t, map[string]string{}, mustParse(t).KubernetesEnvironment())
+	want := map[string]string{"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443", "POD_NAME": "p", "POD_NAMESPACE": "ns"}
+	check.Equal(t, want, mustParse(t, "-kubernetes-service-host=10.0.0.1", "-kubernetes-service-port=443", "-pod-name=p", "-pod-namespace=ns").KubernetesEnvironment())
 }
 
 func TestServersListenOnTheToolsPorts(t *testing.T) {
@@ -495,4 +502,36 @@ func TestWebhookIsConvertedToOneReceiver(t *testing.T) {
 	o = mustParse(t, "-webhook-url=https://example.com/hook", "-webhook-template-file=/f")
 	w = o.ToReceivers()[0].Webhook
 	check.Equal(t, "direct /f ", w.Proxy+" "+w.TemplateFile+" "+w.Template)
+}
+
+// FuzzCommandLine checks that accepted settings result in configurations that the agent and the queue accept. Only the URLs
+// of the queue mode may be invalid: the tool could not use them either.
+func FuzzCommandLine(f *testing.F) {
+	f.Add("-taint-node -node-name=x\n-webhook-headers={}\n-webhook-url=http://h")
+	f.Add("--\n-x")
+	f.Add(strings.Join(queueArgs, "\n") + "\n-workers\n0x10\n-heartbeat-interval=60")
+	for _, s := range allSettings {
+		f.Add("-" + s.flag + "=" + s.other)
+	}
+	f.Fuzz(func(t *testing.T, line string) {
+		args := strings.Split(line, "\n")
+		o, err := ParseOptions(args, newEnvironment(), io.Discard)
+		if err != nil || o.ShowVersion {
+			return
+		}
+		a, q := o.ToAgentConfig(), o.ToQueueConfig()
+		a.NodeName, a.ASG.Endpoint = "n", ""
+		if err := a.Validate(); err != nil {
+			t.Errorf("%q is accepted and results in an invalid agent: %v", args, err)
+		}
+		q.URL, q.Endpoint = "http://q", ""
+		if err := q.Validate(); err != nil && o.EnableSQSTerminationDraining {
+			t.Errorf("%q is accepted and results in an invalid queue: %v", args, err)
+		}
+		if m, err := Migrate(args, io.Discard); err == nil {
+			if _, err := m.ToFile(); err != nil {
+				t.Errorf("%q cannot be migrated: %v", args, err)
+			}
+		}
+	})
 }

@@ -13,6 +13,7 @@ func (o *Options) ToQueueConfig() queue.Config {
 	if q.Region == "" {
 		q.Region = regionInURL(o.QueueURL)
 	}
+	q.LeaseNamespace = o.PodNamespace // the tool may have several replicas
 	q.Workers = o.Workers
 	q.CheckTag, q.ManagedTag = o.CheckTagBeforeDraining, o.ManagedTag
 	q.UseNodeNameByDNS = !o.UseProviderID

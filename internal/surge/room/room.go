@@ -17,6 +17,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 	"github.com/slipway-dev/slipway/internal/provisioning/plan"
+	"github.com/slipway-dev/slipway/internal/surge"
 )
 
 // Checker says where one more pod could run.
@@ -36,28 +37,18 @@ type GroupLister interface {
 	List(ctx context.Context) ([]v1alpha1.NodeGroup, error)
 }
 
-// Answer says where a successor could run.
-type Answer struct {
-	// Fits is true if the successor fits on an existing node or on a new instance.
-	Fits bool
-	// LaunchTime is how long a new instance may take, if the successor needs one; else zero.
-	LaunchTime time.Duration
-	// Detail is one sentence for people: which instance it needs, or why it fits nowhere.
-	Detail string
-}
-
 // errPodUnknown is the error for a pod that the snapshot does not have yet, or no longer.
 var errPodUnknown = errors.New("the pod is not in the snapshot of the cluster")
 
 // FindRoom says where a second copy of a pod could run without the pod's node. The error means that this is unknown.
-func (c *Checker) FindRoom(ctx context.Context, namespace, name, node string) (Answer, error) {
+func (c *Checker) FindRoom(ctx context.Context, namespace, name, node string) (surge.Room, error) {
 	cluster, err := c.Cluster(ctx)
 	if err != nil {
-		return Answer{}, fmt.Errorf("room for a successor of pod %s/%s: %w", namespace, name, err)
+		return surge.Room{}, fmt.Errorf("room for a successor of pod %s/%s: %w", namespace, name, err)
 	}
 	groups, err := c.Groups.List(ctx)
 	if err != nil {
-		return Answer{}, fmt.Errorf("room for a successor of pod %s/%s: %w", namespace, name, err)
+		return surge.Room{}, fmt.Errorf("room for a successor of pod %s/%s: %w", namespace, name, err)
 	}
 	templates, joinTimeouts := listTemplates(groups, time.Now())
 	var found *planner.PendingPod
@@ -70,17 +61,17 @@ func (c *Checker) FindRoom(ctx context.Context, namespace, name, node string) (A
 		return err
 	})
 	if err != nil {
-		return Answer{}, fmt.Errorf("room for a successor of pod %s/%s: %w", namespace, name, err)
+		return surge.Room{}, fmt.Errorf("room for a successor of pod %s/%s: %w", namespace, name, err)
 	}
 	if slices.ContainsFunc(found.FittingNodes, func(n string) bool { return n != node }) {
-		return Answer{Fits: true}, nil
+		return surge.Room{Fits: true}, nil
 	}
 	for _, t := range templates {
 		if found.NewInstances[t.Name] == placement.Fits.String() {
-			return Answer{Fits: true, LaunchTime: joinTimeouts[t.Name], Detail: "needs one more instance of " + t.Name}, nil
+			return surge.Room{Fits: true, LaunchTime: joinTimeouts[t.Name], Detail: "needs one more instance of " + t.Name}, nil
 		}
 	}
-	return Answer{Detail: "fits on no other node: " + found.Nodes.String()}, nil
+	return surge.Room{Detail: "fits on no other node: " + found.Nodes.String()}, nil
 }
 
 // listTemplates returns the instance templates that scale-up may launch now, with the time that an instance may take to join.

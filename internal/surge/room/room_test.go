@@ -12,6 +12,7 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/placement/placementtest"
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
+	"github.com/slipway-dev/slipway/internal/surge"
 	"github.com/slipway-dev/slipway/internal/surge/room"
 )
 
@@ -44,12 +45,12 @@ func newGroup() v1alpha1.NodeGroup {
 func TestSuccessorFitsLikeTheSchedulerSays(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(pod *corev1.Pod, b *corev1.Node, g *v1alpha1.NodeGroup)
-		want   room.Answer
+		want   surge.Room
 		detail string
 	}{
-		"other node has room":     {want: room.Answer{Fits: true}},
-		"needs a new instance":    {change: func(_ *corev1.Pod, b *corev1.Node, _ *v1alpha1.NodeGroup) { b.Spec.Unschedulable = true }, want: room.Answer{Fits: true, LaunchTime: 7 * time.Minute}, detail: "spot/large"},
-		"anti-affinity to itself": {change: func(p *corev1.Pod, _ *corev1.Node, _ *v1alpha1.NodeGroup) { p.Spec.Affinity = keepApart() }, want: room.Answer{Fits: true}},
+		"other node has room":     {want: surge.Room{Fits: true}},
+		"needs a new instance":    {change: func(_ *corev1.Pod, b *corev1.Node, _ *v1alpha1.NodeGroup) { b.Spec.Unschedulable = true }, want: surge.Room{Fits: true, LaunchTime: 7 * time.Minute}, detail: "spot/large"},
+		"anti-affinity to itself": {change: func(p *corev1.Pod, _ *corev1.Node, _ *v1alpha1.NodeGroup) { p.Spec.Affinity = keepApart() }, want: surge.Room{Fits: true}},
 		"selects the leaving node": {change: func(p *corev1.Pod, _ *corev1.Node, _ *v1alpha1.NodeGroup) {
 			p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: "a"}
 		}, detail: "fits on no other node"},
