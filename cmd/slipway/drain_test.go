@@ -136,7 +136,7 @@ func TestNodeNamesAreParsedLikeKubectl(t *testing.T) {
 
 func TestI10UnknownCommandIsAnError(t *testing.T) {
 	for line, want := range map[string]string{
-		"migrate mechanik FILE": `slipway migrate: "mechanik": want aks-node-termination-handler or mechanic or `,
+		"migrate mechanik FILE": `slipway migrate: "mechanik": want aks-node-termination-handler or aws-node-termination-handler or mechanic or `,
 		"snapshot safe":         `slipway snapshot: "safe": want save`,
 		"notify tset":           `slipway notify: "tset": want test`,
 		"plugin tset":           `slipway plugin: "tset": want test`,
