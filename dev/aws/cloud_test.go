@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -15,7 +14,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
-	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	sqstypes "github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/aws/smithy-go"
@@ -179,51 +177,6 @@ func TestStandardQueueDuplicatesAndReorders(t *testing.T) {
 			t.Error("no request was refused")
 		}
 	})
-}
-
-func TestSDKDescribesInstancesAndTheirStatus(t *testing.T) {
-	t.Parallel()
-	cloud := emulator.NewCloud("workers")
-	client, ctx := ec2.NewFromConfig(sdkConfig(cloud)), t.Context()
-	const id, other = "i-0123456789abcdef0", "i-0123456789abcdef1"
-	tags := map[string]string{"aws-node-termination-handler/managed": "", "Name": `a <b> & "c"`}
-	notBefore := time.Date(2026, 12, 1, 10, 0, 0, 0, time.UTC)
-	cloud.EC2.Put(emulator.EC2Instance{
-		ID: id, Zone: "eu-west-1a", PrivateDNSName: "ip-10-0-0-1.eu-west-1.compute.internal", State: "running", Tags: tags, SystemStatus: "impaired",
-		Events: []emulator.InstanceStatusEvent{{ID: "instance-event-1", Code: "system-reboot", NotBefore: notBefore, Deadline: notBefore.Add(time.Hour)}},
-	})
-	cloud.EC2.Put(emulator.EC2Instance{ID: other, Zone: "eu-west-1b", PrivateDNSName: "ip-10-0-0-2", State: "running"})
-	cloud.EC2.SetState(other, "terminated")
-	out, err := client.DescribeInstances(ctx, &ec2.DescribeInstancesInput{InstanceIds: []string{id}})
-	if err != nil || len(out.Reservations) != 1 || len(out.Reservations[0].Instances) != 1 {
-		t.Fatalf("%+v, %v", out, err)
-	}
-	i, got := out.Reservations[0].Instances[0], map[string]string{}
-	for _, tag := range i.Tags {
-		got[*tag.Key] = *tag.Value
-	}
-	if *i.InstanceId != id || i.State.Name != "running" || *i.PrivateDnsName != "ip-10-0-0-1.eu-west-1.compute.internal" || !maps.Equal(got, tags) ||
-		*i.Placement.AvailabilityZone != "eu-west-1a" {
-		t.Errorf("instance %+v, tags %v", i, got)
-	}
-	status, err := client.DescribeInstanceStatus(ctx, &ec2.DescribeInstanceStatusInput{}) // only running ones
-	if err != nil || len(status.InstanceStatuses) != 1 || status.InstanceStatuses[0].SystemStatus.Status != "impaired" || len(status.InstanceStatuses[0].Events) != 1 ||
-		!status.InstanceStatuses[0].Events[0].NotBefore.Equal(notBefore) || status.InstanceStatuses[0].Events[0].Code != "system-reboot" {
-		t.Errorf("status %+v, %v", status, err)
-	}
-	all := true
-	if status, err = client.DescribeInstanceStatus(ctx, &ec2.DescribeInstanceStatusInput{IncludeAllInstances: &all}); err != nil || len(status.InstanceStatuses) != 2 {
-		t.Errorf("all statuses %+v, %v", status, err)
-	}
-	for given, code := range map[string]string{"i-0ffffffffffffffff": "InvalidInstanceID.NotFound", "web-1": "InvalidInstanceID.Malformed"} {
-		if _, err := client.DescribeInstances(ctx, &ec2.DescribeInstancesInput{InstanceIds: []string{given}}); errorCode(err) != code {
-			t.Errorf("%s: %v, want %s", given, err, code)
-		}
-	}
-	cloud.EC2.Deny("DescribeInstances")
-	if _, err := client.DescribeInstances(ctx, &ec2.DescribeInstancesInput{}); errorCode(err) != "UnauthorizedOperation" {
-		t.Errorf("without permission: %v", err)
-	}
 }
 
 func TestSDKCompletesLaunchAndTerminateHooks(t *testing.T) {

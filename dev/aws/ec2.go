@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/google/uuid"
 )
@@ -21,18 +20,9 @@ type EC2Instance struct {
 	// State is one of pending, running, shutting-down, terminated, stopping and stopped.
 	State string
 	Tags  map[string]string
-	// SystemStatus and InstanceStatus are ok, impaired, initializing or insufficient-data; empty is ok.
-	SystemStatus, InstanceStatus string
-	Events                       []InstanceStatusEvent
 }
 
-// InstanceStatusEvent is a scheduled event in the response of DescribeInstanceStatus.
-type InstanceStatusEvent struct {
-	ID, Code, Description         string
-	NotBefore, NotAfter, Deadline time.Time
-}
-
-// EC2 is the EC2 API with its instances. It serves DescribeInstances and DescribeInstanceStatus.
+// EC2 is the EC2 API with its instances. It serves DescribeInstances.
 type EC2 struct {
 	mu        sync.Mutex
 	instances map[string]EC2Instance
@@ -104,7 +94,7 @@ func (e *EC2) perform(r *http.Request, form url.Values) (status int, code, answe
 	defer e.mu.Unlock()
 	action := form.Get("Action")
 	switch {
-	case r.Method != http.MethodPost || form.Get("Version") != "2016-11-15" || action != "DescribeInstances" && action != "DescribeInstanceStatus":
+	case r.Method != http.MethodPost || form.Get("Version") != "2016-11-15" || action != "DescribeInstances":
 		return http.StatusBadRequest, "InvalidAction", "The action " + action + " is not valid for this web service."
 	case e.denied[action]:
 		return http.StatusForbidden, "UnauthorizedOperation", "You are not authorized to perform this operation. User: arn:aws:sts::" + AccountID +
@@ -115,18 +105,10 @@ func (e *EC2) perform(r *http.Request, form url.Values) (status int, code, answe
 		return http.StatusBadRequest, code, text
 	}
 	var b strings.Builder
-	if action == "DescribeInstances" {
-		for _, i := range selected {
-			b.WriteString(i.toReservation())
-		}
-		return http.StatusOK, "", "<reservationSet>" + b.String() + "</reservationSet>"
-	}
 	for _, i := range selected {
-		if i.State == "running" || form.Get("IncludeAllInstances") == "true" {
-			b.WriteString(i.toStatus())
-		}
+		b.WriteString(i.toReservation())
 	}
-	return http.StatusOK, "", "<instanceStatusSet>" + b.String() + "</instanceStatusSet>"
+	return http.StatusOK, "", "<reservationSet>" + b.String() + "</reservationSet>"
 }
 
 // selectInstances returns the instances that a request asks for, by ID and by filters.
@@ -194,34 +176,4 @@ func (i EC2Instance) toReservation() string {
 		`<instanceState><code>%d</code><name>%s</name></instanceState><privateDnsName>%s</privateDnsName><dnsName/>`+
 		`<placement><availabilityZone>%s</availabilityZone><groupName/><tenancy>default</tenancy></placement><tagSet>%s</tagSet></item></instancesSet></item>`,
 		strings.TrimPrefix(i.ID, "i-"), AccountID, i.ID, instanceStateCodes[i.State], i.State, escape(i.PrivateDNSName), i.Zone, tags.String())
-}
-
-func (i EC2Instance) toStatus() string {
-	var events strings.Builder
-	for _, e := range i.Events {
-		fmt.Fprintf(&events, "<item><instanceEventId>%s</instanceEventId><code>%s</code><description>%s</description><notBefore>%s</notBefore>",
-			e.ID, e.Code, escape(e.Description), e.NotBefore.UTC().Format(time.RFC3339))
-		if !e.NotAfter.IsZero() {
-			fmt.Fprintf(&events, "<notAfter>%s</notAfter>", e.NotAfter.UTC().Format(time.RFC3339))
-		}
-		if !e.Deadline.IsZero() {
-			fmt.Fprintf(&events, "<notBeforeDeadline>%s</notBeforeDeadline>", e.Deadline.UTC().Format(time.RFC3339))
-		}
-		events.WriteString("</item>")
-	}
-	health := func(element, status string) string {
-		detail := "passed"
-		switch status {
-		case "":
-			status = "ok"
-		case "impaired":
-			detail = "failed"
-		case "initializing", "insufficient-data":
-			detail = status
-		}
-		return fmt.Sprintf("<%[1]s><status>%[2]s</status><details><item><name>reachability</name><status>%[3]s</status></item></details></%[1]s>", element, status, detail)
-	}
-	return fmt.Sprintf(`<item><instanceId>%s</instanceId><availabilityZone>%s</availabilityZone><eventsSet>%s</eventsSet>`+
-		`<instanceState><code>%d</code><name>%s</name></instanceState>%s%s</item>`,
-		i.ID, i.Zone, events.String(), instanceStateCodes[i.State], i.State, health("systemStatus", i.SystemStatus), health("instanceStatus", i.InstanceStatus))
 }

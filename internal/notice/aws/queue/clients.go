@@ -48,9 +48,6 @@ func NewClients(ctx context.Context, c Config, wrap func(http.RoundTripper) http
 	if err != nil {
 		return Clients{}, fmt.Errorf("AWS configuration: %w", err)
 	}
-	if client, ok := loaded.HTTPClient.(*awshttp.BuildableClient); ok && wrap != nil { // with the authorities of AWS_CA_BUNDLE
-		loaded.HTTPClient = &http.Client{Transport: wrap(client.GetTransport())}
-	}
 	if loaded.Region == "" {
 		return Clients{}, fmt.Errorf("--aws-queue-region: is empty, and the URL %s of the queue names no region: want a region such as eu-west-1", c.URL)
 	}
