@@ -50,6 +50,7 @@ var eventPackages = []struct{ path, title, text string }{
 	{"internal/provisioning/replacement", "Replacements", "Events of a manager that launches an instance to replace one that its cloud reclaims."},
 	{"internal/nodegroup", "Idle nodes", "Events of a manager about NodeGroups with `scaleDown.idleByLabel`, and about the acceptance of NodeGroups."},
 	{"internal/provisioning", "Scaling", "Events of a manager about NodeGroups with `scaleUp` or `scaleDown.underutilized`."},
+	{"cmd/internal/startqueue", "AWS queue", "Events of a manager, or of `slipway aws-node-termination-handler`, about its own pod, which are in the namespace of the pod."},
 	{"internal/orphans", "Orphans", "Events of a manager about instances without a Node and Nodes without an instance."},
 }
 

@@ -224,6 +224,16 @@ func runWhileHeld(ctx context.Context, holder leaseHolder, beat, onWait func(), 
 	}
 }
 
+// eventReason is the reason of an Event.
+type eventReason string
+
+// The reasons.
+const (
+	// messageUnreadable is Warning, on Pod: a message of the queue cannot be read, and is left to the redrive policy of the
+	// queue.
+	messageUnreadable eventReason = "QueueMessageUnreadable"
+)
+
 // reportUnreadable creates an Event about an unreadable message, on this process's own pod. Outside a pod there is none.
 func (q *Queue) reportUnreadable(ctx context.Context, m queue.Message, err error) {
 	namespace, pod := q.config.Namespace, os.Getenv("POD_NAME")
@@ -234,7 +244,7 @@ func (q *Queue) reportUnreadable(ctx context.Context, m queue.Message, err error
 	e := kubeapi.Event{
 		Metadata:       kubeapi.ObjectMeta{Name: fmt.Sprintf("%s.%x", pod, now.UnixNano()), Namespace: namespace},
 		InvolvedObject: kubeapi.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: namespace, Name: pod, UID: os.Getenv("POD_UID")},
-		Type:           "Warning", Reason: "QueueMessageUnreadable", Count: 1, FirstTimestamp: now, LastTimestamp: now,
+		Type:           "Warning", Reason: string(messageUnreadable), Count: 1, FirstTimestamp: now, LastTimestamp: now,
 		Message: observe.ClipBytes(fmt.Sprintf("message %s of queue %s is left to the redrive policy of the queue: %v", m.ID, q.queue.URL, err), maxEventBytes),
 	}
 	e.Source.Component = "slipway"
