@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -72,6 +74,9 @@ func TestNoMessageIsLostAndNoNodeDrainedTwice(t *testing.T) {
 const (
 	terminateHook = "drain"
 	launchHook    = "ready"
+	// hookTimeoutOfCourse is some visibility timeouts long. A kill or a lost response hides a message for one of them, and no
+	// heartbeat is sent in that time. AWS has a default of 1 h.
+	hookTimeoutOfCourse = 10 * time.Minute
 	// concurrentInstances limits how many instances have a story at one time.
 	concurrentInstances = 60
 	podsPerNode         = 2
@@ -81,7 +86,7 @@ const (
 func runCourse(t *testing.T, seed uint64, messages int) (r courseResult) {
 	t.Helper()
 	began := time.Now()
-	w := newWorld(t, seed, "workers", aws.LifecycleHook{Name: terminateHook, Timeout: 2 * time.Minute},
+	w := newWorld(t, seed, "workers", aws.LifecycleHook{Name: terminateHook, Timeout: hookTimeoutOfCourse},
 		aws.LifecycleHook{Name: launchHook, Timeout: 10 * time.Minute, Transition: aws.Launching})
 	w.cloud.SQS.SetDelivery(seed, aws.DeliveryRates{Duplicate: 0.05, Undelete: 0.02, Reorder: 0.5})
 	w.cloud.SetFaults(seed, aws.FaultRates{Throttled: 0.02, Unavailable: 0.02, Lost: 0.02, Slow: 0.1, MaxDelay: 2 * time.Second})
@@ -298,6 +303,11 @@ func (c *course) awaitEmptyQueue() {
 	}
 }
 
+// messagesOf returns the records of the messages that name an instance.
+func (c *course) messagesOf(instance string) []aws.MessageRecord {
+	return slices.DeleteFunc(c.cloud.SQS.Messages(queueName), func(m aws.MessageRecord) bool { return !strings.Contains(m.Body, instance) })
+}
+
 // report logs a fault of the first few.
 func (c *course) report(format string, values ...any) {
 	if c.reported++; c.reported <= 20 {
@@ -350,11 +360,11 @@ func (c *course) judge(r *courseResult) {
 	for _, id := range c.hooks {
 		if got := c.cloud.AutoScaling.Result(id); got != "CONTINUE" {
 			r.LostHooks++
-			c.report("the hook of %s ended with %q", id, got)
+			c.report("the hook of %s ended with %q, its messages: %+v", id, got, c.messagesOf(id))
 		}
 		if i := byID[id]; i != nil {
 			for _, p := range i.pods {
-				if ended := l.pod(p).ended; ended.IsZero() || ended.After(completed[id]) {
+				if ended, at := l.pod(p).ended, completed[id]; !at.IsZero() && (ended.IsZero() || ended.After(at)) {
 					r.EarlyHooks++
 				}
 			}
