@@ -2,6 +2,7 @@ package testbed
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 )
 
@@ -24,6 +25,9 @@ func (t *Testbed) applyComponent(ctx context.Context, path ...string) error {
 	files, err := filepath.Glob(filepath.Join(append(append([]string{root, "deploy"}, path...), "*.yaml")...))
 	if err != nil {
 		return err
+	}
+	if len(files) == 0 {
+		return fmt.Errorf("deploy/%s has no manifests", filepath.Join(path...))
 	}
 	for _, file := range files {
 		if filepath.Base(file) == "kustomization.yaml" {

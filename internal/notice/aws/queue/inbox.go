@@ -267,7 +267,7 @@ func (b *Inbox) selectWrites(now time.Time) (deleted, changed []writeRequest) {
 			deleted = append(deleted, w)
 		case t.isParked:
 			// Each delivery doubles the pause, so that the message does not circulate quickly.
-			w.visibility = min(c.ParkedVisibility, c.Visibility<<min(max(t.Receives-1, 0), 20))
+			w.visibility = min(c.ParkedVisibility, c.Visibility<<min(max(t.Receives-1, 0), 16)) // 12 h is the most, so nothing overflows
 			changed = append(changed, w)
 		case t.hiddenUntil.Sub(now) < c.Visibility/2 && !b.options.ReadOnly:
 			changed = append(changed, w)
