@@ -82,7 +82,7 @@ func (e *Event) NewNotice(instance string, hookTimeout time.Duration) notice.Not
 		}
 		switch {
 		case e.Action == "hibernate":
-			n.Status = notice.Started // it begins at once, without the two minutes
+			n.Status, n.NotBefore = notice.Started, e.Time // it begins at once, without the two minutes
 		case !e.Starts.IsZero():
 			n.NotBefore = e.Starts
 		case !e.Time.IsZero():

@@ -46,7 +46,10 @@ func TestParseReadsEveryFormOfMessage(t *testing.T) {
 		},
 		"spot hibernation begins at once": {
 			bridge("aws.ec2", "EC2 Spot Instance Interruption Warning", `{"instance-id":"i-0b66","instance-action":"hibernate"}`), SpotInterruption, []string{"i-0b66"},
-			func(e Event) bool { return e.NewNotice("i-0b66", 0).Status == notice.Started },
+			func(e Event) bool {
+				n := e.NewNotice("i-0b66", 0)
+				return n.Status == notice.Started && n.NotBefore.Equal(at) // an old message is then of an instance that has resumed
+			},
 		},
 		"rebalance": {
 			bridge("aws.ec2", "EC2 Instance Rebalance Recommendation", `{"instance-id":"i-0b66"}`), Rebalance, []string{"i-0b66"},
