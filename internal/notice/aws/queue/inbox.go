@@ -19,7 +19,8 @@ import (
 const (
 	// maxBatch is the largest number of messages in one request to SQS.
 	maxBatch = 10
-	// maxTracked is the largest number of messages that are handled at once. SQS hides at most 120000 messages.
+	// maxTracked is how many instances the messages may name that are handled at once. An event may name 1000, and SQS hides
+	// at most 120000 messages.
 	maxTracked = 10000
 	// sqsRequestTimeout is the timeout of a request, in addition to the time that SQS waits for messages.
 	sqsRequestTimeout = 15 * time.Second
@@ -54,7 +55,7 @@ type Inbox struct {
 	wake    chan struct{}
 
 	mu       sync.Mutex
-	tracked  map[string]*trackedMessage // by message ID
+	tracked  map[string]*trackedMessage // by message ID, without their bodies, which may be large
 	reported map[string]bool            // unreadable messages, by message ID
 }
 
@@ -62,7 +63,8 @@ type Inbox struct {
 type trackedMessage struct {
 	Message
 
-	kind string
+	kind      string
+	instances int // that it names
 	// hiddenUntil is when SQS delivers the message again. nextTry is when a failed request for it is repeated.
 	hiddenUntil, nextTry time.Time
 	// isHandled is true if the message has to be deleted. isParked is true if it is left to the queue.
@@ -85,7 +87,7 @@ func (b *Inbox) Run(ctx context.Context, handle func(m Message, e Event)) {
 		if b.options.Beat != nil {
 			b.options.Beat()
 		}
-		if b.count() >= maxTracked {
+		if b.countInstances() >= maxTracked {
 			elapsed.Sleep(ctx, writeInterval)
 			continue
 		}
@@ -105,16 +107,21 @@ func (b *Inbox) Run(ctx context.Context, handle func(m Message, e Event)) {
 		b.options.Metrics.LastReceive.Set(toUnixSeconds(time.Now()))
 		for _, m := range received {
 			if e, isNew := b.track(m, began); isNew {
+				m.Body = "" // it would stay in memory until the message is handled
 				handle(m, e)
 			}
 		}
 	}
 }
 
-func (b *Inbox) count() int {
+// countInstances returns how many instances the tracked messages name, where each message counts as one at least.
+func (b *Inbox) countInstances() (count int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return len(b.tracked)
+	for _, t := range b.tracked {
+		count += max(1, t.instances)
+	}
+	return count
 }
 
 func (b *Inbox) receive(ctx context.Context) ([]Message, error) {
@@ -155,7 +162,8 @@ func (b *Inbox) track(m Message, deliveredAt time.Time) (e Event, isNew bool) {
 		return Event{}, false
 	}
 	e, err := Parse(m.Body)
-	t := &trackedMessage{Message: m, kind: string(e.Kind), hiddenUntil: hiddenUntil}
+	t := &trackedMessage{Message: m, kind: string(e.Kind), instances: len(e.Instances), hiddenUntil: hiddenUntil}
+	t.Body = ""
 	b.tracked[m.ID] = t
 	log := b.options.Log.With("message", m.ID, "queue", b.options.Config.URL)
 	switch {
