@@ -1,10 +1,12 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -20,8 +22,13 @@ const (
 	maxHookTimeouts = 100
 	// hookRequestTimeout is the timeout of one request to Auto Scaling, with the retries of the SDK.
 	hookRequestTimeout = 10 * time.Second
-	// hookTimeoutAge is how long the timeout of a hook is remembered.
-	hookTimeoutAge = 10 * time.Minute
+	// hookTimeoutAge is how long the timeout of a hook is remembered, and failedTimeoutAge how long the assumed one is after a
+	// failed request. maxHookTimeoutsRead is how many are remembered.
+	hookTimeoutAge      = 10 * time.Minute
+	failedTimeoutAge    = 15 * time.Second
+	maxHookTimeoutsRead = 1000
+	// unknownTimeoutInterval is the longest time between two heartbeats while the timeout is unknown after a failed request.
+	unknownTimeoutInterval = 15 * time.Second
 	// minHeartbeatInterval is the least time between two heartbeats. The shortest timeout of a hook is 30 s.
 	minHeartbeatInterval = time.Second
 )
@@ -34,46 +41,82 @@ type Hooks struct {
 	log     *slog.Logger
 
 	mu       sync.Mutex
-	timeouts map[[2]string]hookTimeout // by group and name
+	timeouts map[[2]string]hookTimeout   // by group and name
+	reading  map[[2]string]chan struct{} // of the running requests; each is closed at its end
 }
 
 type hookTimeout struct {
 	timeout time.Duration
 	readAt  time.Time
+	// isAssumed is true if the request failed in a way that may pass.
+	isAssumed bool
+}
+
+func (t hookTimeout) isFresh() bool {
+	if t.isAssumed {
+		return time.Since(t.readAt) < failedTimeoutAge
+	}
+	return time.Since(t.readAt) < hookTimeoutAge
 }
 
 // NewHooks returns Hooks.
 func NewHooks(api AutoScaling, c Config, m *Metrics, log *slog.Logger) *Hooks {
-	return &Hooks{api: api, config: c, metrics: m, log: log, timeouts: map[[2]string]hookTimeout{}}
+	return &Hooks{api: api, config: c, metrics: m, log: log, timeouts: map[[2]string]hookTimeout{}, reading: map[[2]string]chan struct{}{}}
 }
 
 // Timeout returns the timeout of a hook. If Auto Scaling does not tell it, it returns the default of AWS.
 func (h *Hooks) Timeout(ctx context.Context, hook Hook) time.Duration {
+	return h.readTimeout(ctx, hook).timeout
+}
+
+// readTimeout returns the timeout of a hook. Only one request for a hook runs at a time: many instances of a group may
+// wait at once.
+func (h *Hooks) readTimeout(ctx context.Context, hook Hook) hookTimeout {
 	key := [2]string{hook.Group, hook.Name}
-	h.mu.Lock()
-	known, found := h.timeouts[key]
-	h.mu.Unlock()
-	if found && time.Since(known.readAt) < hookTimeoutAge {
-		return known.timeout
+	for {
+		h.mu.Lock()
+		known, running := h.timeouts[key], h.reading[key]
+		if known.isFresh() {
+			h.mu.Unlock()
+			return known
+		}
+		if running == nil {
+			h.reading[key] = make(chan struct{})
+			h.mu.Unlock()
+			return h.requestTimeout(ctx, hook, key)
+		}
+		h.mu.Unlock()
+		select {
+		case <-running:
+		case <-ctx.Done():
+			return hookTimeout{timeout: defaultHookTimeout, isAssumed: true}
+		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, hookRequestTimeout)
+}
+
+// requestTimeout sends the request for the timeout of a hook, and remembers the result.
+func (h *Hooks) requestTimeout(ctx context.Context, hook Hook, key [2]string) hookTimeout {
+	limited, cancel := context.WithTimeout(ctx, hookRequestTimeout)
 	defer cancel()
-	out, err := h.api.DescribeLifecycleHooks(ctx, &autoscaling.DescribeLifecycleHooksInput{
+	out, err := h.api.DescribeLifecycleHooks(limited, &autoscaling.DescribeLifecycleHooksInput{
 		AutoScalingGroupName: &hook.Group, LifecycleHookNames: []string{hook.Name},
 	})
-	timeout := defaultHookTimeout
+	read := hookTimeout{timeout: defaultHookTimeout, readAt: time.Now(), isAssumed: err != nil && !isFinal(err)}
 	switch {
 	case err != nil:
-		h.log.Warn("cannot read the timeout of the lifecycle hook, assuming the default", "group", hook.Group, "hook", hook.Name, "timeout", timeout.String(), "err", err)
+		h.log.Warn("cannot read the timeout of the lifecycle hook, assuming the default", "group", hook.Group, "hook", hook.Name, "timeout", read.timeout.String(), "err", err)
 	case len(out.LifecycleHooks) > 0 && aws.ToInt32(out.LifecycleHooks[0].HeartbeatTimeout) > 0:
-		timeout = time.Duration(*out.LifecycleHooks[0].HeartbeatTimeout) * time.Second
+		read.timeout = time.Duration(*out.LifecycleHooks[0].HeartbeatTimeout) * time.Second
 	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	close(h.reading[key])
+	delete(h.reading, key)
 	if ctx.Err() == nil {
-		h.mu.Lock()
-		h.timeouts[key] = hookTimeout{timeout, time.Now()}
-		h.mu.Unlock()
+		maps.DeleteFunc(h.timeouts, func([2]string, hookTimeout) bool { return len(h.timeouts) >= maxHookTimeoutsRead })
+		h.timeouts[key] = read
 	}
-	return timeout
+	return read
 }
 
 // DrainTime returns how long a drain for a hook with this timeout may take.
@@ -99,17 +142,19 @@ func (h *Hooks) SendHeartbeats(ctx context.Context, hook Hook, instance string) 
 	if h.config.NoHeartbeats || !h.config.Acknowledge {
 		return
 	}
-	timeout := h.Timeout(ctx, hook)
-	interval := h.config.HeartbeatInterval
-	switch {
-	case interval == 0:
-		interval = max(timeout/2, minHeartbeatInterval)
-	case interval >= timeout:
+	read := h.readTimeout(ctx, hook)
+	if interval := h.config.HeartbeatInterval; interval >= read.timeout {
 		h.log.Warn("the heartbeat interval is not shorter than the timeout of the lifecycle hook: the instance may be terminated before a heartbeat",
-			"interval", interval.String(), "timeout", timeout.String(), "group", hook.Group, "hook", hook.Name)
+			"interval", interval.String(), "timeout", read.timeout.String(), "group", hook.Group, "hook", hook.Name)
 	}
-	for end := time.Now().Add(h.maxHold(timeout)); ; {
-		pause := interval
+	for began := time.Now(); ; {
+		if read.isAssumed {
+			read = h.readTimeout(ctx, hook)
+		}
+		pause := cmp.Or(h.config.HeartbeatInterval, max(read.timeout/2, minHeartbeatInterval))
+		if read.isAssumed {
+			pause = min(pause, unknownTimeoutInterval)
+		}
 		switch err := h.sendHeartbeat(ctx, hook, instance); {
 		case ctx.Err() != nil:
 			return
@@ -123,7 +168,7 @@ func (h *Hooks) SendHeartbeats(ctx context.Context, hook Hook, instance string) 
 			h.metrics.Heartbeats.Inc()
 			h.log.Info("sent a heartbeat for the lifecycle hook", "instance", instance, "group", hook.Group, "hook", hook.Name)
 		}
-		if !time.Now().Add(pause).Before(end) || !elapsed.Sleep(ctx, pause) {
+		if end := began.Add(h.maxHold(read.timeout)); !time.Now().Add(pause).Before(end) || !elapsed.Sleep(ctx, pause) {
 			return
 		}
 	}
