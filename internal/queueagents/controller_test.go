@@ -405,3 +405,20 @@ func TestSlotsGoToTheMostUrgent(t *testing.T) {
 		t.Errorf("a %v, b %v, c %v", a.IsHeld(), b.IsHeld(), c.IsHeld())
 	}
 }
+
+func TestHookWithoutItsMessageIsNotApproved(t *testing.T) {
+	c := New(Options{Config: queue.NewDefaultConfig()})
+	c.ctx = t.Context()
+	c.addInstance("i-0a").notices["asg-terminate-1"] = &instanceNotice{} // of a record
+	go func() {
+		for range 2 {
+			(<-c.updates)()
+		}
+	}()
+	if c.approve(t.Context(), "i-0a", "asg-terminate-1") == nil {
+		t.Error("approved a hook that is not known")
+	}
+	if err := c.approve(t.Context(), "i-0a", "asg-terminate-2"); err != nil {
+		t.Errorf("a notice that has ended: %v", err)
+	}
+}

@@ -2,6 +2,7 @@ package queueagents
 
 import (
 	"context"
+	"fmt"
 	"reflect"
 	"slices"
 	"sync"
@@ -132,14 +133,14 @@ func (a *approval) complete(ctx context.Context) error {
 
 // approve tells AWS that the interruption of a notice may begin. An agent calls it.
 func (c *Controller) approve(ctx context.Context, instanceID, noticeID string) error {
-	found := make(chan *approval, 1)
+	found := make(chan *instanceNotice, 1)
 	select {
 	case c.updates <- func() {
-		var a *approval
+		var n *instanceNotice
 		if i := c.instances[instanceID]; i != nil && i.notices[noticeID] != nil {
-			a = i.notices[noticeID].approval
+			n = &instanceNotice{approval: i.notices[noticeID].approval}
 		}
-		found <- a
+		found <- n
 	}:
 	case <-ctx.Done():
 		return ctx.Err()
@@ -147,11 +148,14 @@ func (c *Controller) approve(ctx context.Context, instanceID, noticeID string) e
 		return c.ctx.Err()
 	}
 	select {
-	case a := <-found:
-		if a == nil {
-			return nil // the notice has no hook, or has ended
+	case n := <-found:
+		switch {
+		case n == nil:
+			return nil // it has ended
+		case n.approval == nil: // its record would otherwise say that the hook is completed, and its message would be deleted
+			return fmt.Errorf("notice %s: the message with its lifecycle hook was not received yet", noticeID)
 		}
-		return a.complete(ctx)
+		return n.approval.complete(ctx)
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-c.ctx.Done():
