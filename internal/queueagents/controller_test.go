@@ -422,3 +422,21 @@ func TestHookWithoutItsMessageIsNotApproved(t *testing.T) {
 		t.Errorf("a notice that has ended: %v", err)
 	}
 }
+
+func TestScheduledEventWithoutStartKeepsTheKnownOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.config.DeleteIfNodeNotFound = true // of the other instance
+		w.addNode("a", "i-0a")
+		starts := time.Now().Add(48 * time.Hour)
+		w.send(health("upcoming", starts))
+		defer w.start()()
+		await(t, "the message is left", time.Minute, func() bool { return w.countMessages() == 0 })
+		w.send(strings.Replace(health("upcoming", starts), "startTime", "begins", 1))
+		await(t, "the second message is left", time.Minute, func() bool { return w.countMessages() == 0 })
+		time.Sleep(time.Hour)
+		if w.drainsOf("a") != 0 {
+			t.Error("drained 47 hours before the event")
+		}
+	})
+}

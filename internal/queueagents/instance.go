@@ -211,7 +211,9 @@ func (c *Controller) applyInterruption(i *instance, m *message, now time.Time) {
 		delete(i.ended, id)
 	}
 	known := i.notices[id]
-	if known == nil || e.Kind == queue.ScheduledEvent && !known.NotBefore.Equal(e.Starts) && e.Time.After(known.changedAt) {
+	// A start that is missing or malformed now keeps the known one: the event would be due at once.
+	hasMoved := known != nil && e.Kind == queue.ScheduledEvent && !e.Starts.IsZero() && !known.NotBefore.Equal(e.Starts) && e.Time.After(known.changedAt)
+	if known == nil || hasMoved {
 		known = &instanceNotice{Notice: e.NewNotice(i.id, c.hooks.DrainTime(m.hookTimeout)), changedAt: e.Time}
 		known.due = dueTime(known.Notice, now)
 		known.NotApprovable = known.NotApprovable || !c.options.Acknowledges
