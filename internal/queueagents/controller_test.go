@@ -440,3 +440,30 @@ func TestScheduledEventWithoutStartKeepsTheKnownOne(t *testing.T) {
 		}
 	})
 }
+
+func TestInstanceOfWarmPoolThatRunsAgainIsRestored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.addNode("a", "i-0a")
+		started := stateChange("i-0a", "running") // delivered late
+		time.Sleep(time.Minute)
+		w.send(w.hook("i-0a", "TERMINATING", "token"))
+		w.send(bridge("aws.ec2", "EC2 Instance Rebalance Recommendation", `{"instance-id":"i-0a"}`))
+		kill := w.start()
+		defer func() { kill() }()
+		await(t, "messages are left", time.Minute, func() bool { return w.countMessages() == 0 && w.waitingHooks() == 0 })
+		w.send(started)
+		await(t, "the late message is left", time.Minute, func() bool { return w.countMessages() == 0 })
+		hook := queue.Event{Kind: queue.ASGTerminate, Hook: queue.Hook{Group: "workers", Name: "drain", Token: "token"}}
+		if w.phaseOf("a", hook.NoticeID()) != "acknowledged" || w.phaseOf("a", string(queue.Rebalance)) != "cordoned" {
+			t.Fatal("an older state has ended the notices")
+		}
+		kill()
+		time.Sleep(5 * time.Minute)
+		w.send(stateChange("i-0a", "running"))
+		kill = w.start()
+		await(t, "the node is not restored", time.Minute, func() bool {
+			return w.phaseOf("a", hook.NoticeID()) == "" && w.phaseOf("a", string(queue.Rebalance)) == "" && w.countMessages() == 0
+		})
+	})
+}

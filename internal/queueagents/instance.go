@@ -35,6 +35,8 @@ type instanceNotice struct {
 	notice.Notice
 
 	due time.Time // when the interruption is due; zero is unknown
+	// announced is the time of the event, or else when it was first read.
+	announced time.Time
 	// changedAt is the time of the event that says when the interruption is due. Events come in any order.
 	changedAt time.Time
 	// approval completes the lifecycle hook; nil if the notice has none, or if its message was not received yet.
@@ -188,6 +190,10 @@ func (i *instance) endedBy(e *queue.Event) []string {
 			if !n.due.IsZero() && e.Time.After(n.due) {
 				all = append(all, id)
 			}
+		case queue.ASGTerminate, queue.Rebalance: // an instance of a warm pool, or a stopped one, runs again
+			if !n.announced.IsZero() && e.Time.After(n.announced) {
+				all = append(all, id)
+			}
 		}
 	}
 	return all
@@ -214,7 +220,10 @@ func (c *Controller) applyInterruption(i *instance, m *message, now time.Time) {
 	// A start that is missing or malformed now keeps the known one: the event would be due at once.
 	hasMoved := known != nil && e.Kind == queue.ScheduledEvent && !e.Starts.IsZero() && !known.NotBefore.Equal(e.Starts) && e.Time.After(known.changedAt)
 	if known == nil || hasMoved {
-		known = &instanceNotice{Notice: e.NewNotice(i.id, c.hooks.DrainTime(m.hookTimeout)), changedAt: e.Time}
+		known = &instanceNotice{Notice: e.NewNotice(i.id, c.hooks.DrainTime(m.hookTimeout)), changedAt: e.Time, announced: e.Time}
+		if known.announced.IsZero() {
+			known.announced = now
+		}
 		known.due = dueTime(known.Notice, now)
 		known.NotApprovable = known.NotApprovable || !c.options.Acknowledges
 		i.notices[id] = known
@@ -239,7 +248,7 @@ func dueTime(n notice.Notice, now time.Time) time.Time {
 
 // readRecords adds the notices that the Nodes have on record: those that an earlier process was handling, and planned ones.
 func (c *Controller) readRecords(i *instance, nodes []*node) {
-	add := func(n notice.Notice, due time.Time) bool {
+	add := func(n notice.Notice, due, announced time.Time) bool {
 		_, isEnded := i.ended[n.ID]
 		if i.notices[n.ID] != nil || isEnded || queue.KindOfNotice(n.ID) == "" {
 			return false
@@ -248,7 +257,7 @@ func (c *Controller) readRecords(i *instance, nodes []*node) {
 		if n.Type != notice.Rebalance && due.IsZero() {
 			due = n.NotBefore
 		}
-		i.notices[n.ID] = &instanceNotice{Notice: n, due: due}
+		i.notices[n.ID] = &instanceNotice{Notice: n, due: due, announced: announced}
 		return true
 	}
 	for _, n := range nodes {
@@ -257,7 +266,11 @@ func (c *Controller) readRecords(i *instance, nodes []*node) {
 			if r.Type.HasDeadline() && !r.NotBefore.IsZero() {
 				r.Deadline = r.NotBefore // the deadline of a started notice is its first read
 			}
-			if add(r.Notice, r.Deadline) {
+			announced := r.Seen
+			if r.Type == notice.Rebalance && !r.NotBefore.IsZero() {
+				announced = r.NotBefore
+			}
+			if add(r.Notice, r.Deadline, announced) {
 				resumed = append(resumed, r.Notice)
 			}
 		}
@@ -265,7 +278,7 @@ func (c *Controller) readRecords(i *instance, nodes []*node) {
 			i.planner.Resume(resumed)
 		}
 		for _, p := range n.planned {
-			add(p, p.NotBefore)
+			add(p, p.NotBefore, time.Time{})
 		}
 	}
 }
