@@ -467,3 +467,18 @@ func TestInstanceOfWarmPoolThatRunsAgainIsRestored(t *testing.T) {
 		})
 	})
 }
+
+func TestHookOfDaysAgoDrainsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		old := fmt.Sprintf(`{"Time":%q,%s`, time.Now().UTC().Format(time.RFC3339), w.hook("i-0a", "TERMINATING", "token")[1:])
+		time.Sleep(49 * time.Hour)
+		w.addNode("a", "i-0a") // back from a warm pool
+		w.send(old)
+		defer w.start()()
+		await(t, "the message is left", time.Minute, func() bool { return w.countMessages() == 0 })
+		if w.drainsOf("a") != 0 || w.waitingHooks() != 1 {
+			t.Errorf("%d drains, %d hooks wait", w.drainsOf("a"), w.waitingHooks())
+		}
+	})
+}

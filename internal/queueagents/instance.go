@@ -206,10 +206,14 @@ func (i *instance) removeNotice(id string) {
 	}
 }
 
-// applyInterruption adds the notice of a message, unless a newer message has ended it. A repeated message changes nothing.
+// applyInterruption adds the notice of a message, unless it has expired or a newer message has ended it. A repeated message
+// changes nothing.
 func (c *Controller) applyInterruption(i *instance, m *message, now time.Time) {
 	e := &m.event
 	id := e.NoticeID()
+	if e.IsExpired(now) {
+		return
+	}
 	if end, isEnded := i.ended[id]; isEnded {
 		if !e.Time.After(end) {
 			return

@@ -67,6 +67,12 @@ func (e *Event) IsInterruption() bool {
 	return e.Kind != ASGLaunch && slices.Contains(Kinds(), e.Kind)
 }
 
+// IsExpired reports whether the event is about a lifecycle hook that cannot wait any more. Its instance is terminated, or
+// is one of a warm pool that may be in service again.
+func (e *Event) IsExpired(now time.Time) bool {
+	return e.Kind == ASGTerminate && !e.Time.IsZero() && now.Sub(e.Time) > maxHookHold
+}
+
 // NewNotice returns the notice for one instance of an interruption. hookTimeout is how long a drain for a lifecycle hook may
 // take. A notice of an earlier time than now keeps its time.
 func (e *Event) NewNotice(instance string, hookTimeout time.Duration) notice.Notice {
