@@ -230,6 +230,11 @@ func (c *Controller) instanceOf(n *node) string {
 			return r.Resources[0]
 		}
 	}
+	for _, p := range n.planned {
+		if len(p.Resources) > 0 {
+			return p.Resources[0]
+		}
+	}
 	for _, i := range c.instances {
 		if i.dnsName != "" && strings.EqualFold(i.dnsName, n.Name) {
 			return i.id

@@ -482,3 +482,27 @@ func TestHookOfDaysAgoDrainsNothing(t *testing.T) {
 		}
 	})
 }
+
+func TestPlannedEventOfNodeWithoutProviderIDOutlivesTheProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const name = "ip-10-0-0-1.ec2.internal"
+		w := newWorld(t)
+		w.config.UseNodeNameByDNS, w.config.DeleteIfNodeNotFound = true, true
+		w.setNode(name, func(n *kubeapi.Node) { n.Status.Conditions = []kubeapi.Condition{{Type: "Ready", Status: "True"}} })
+		w.dnsNames["i-0a"] = name
+		w.send(health("upcoming", time.Now().Add(4*time.Hour)))
+		kill := w.start()
+		defer func() { kill() }()
+		await(t, "the message is left", time.Minute, func() bool { return w.countMessages() == 0 })
+		kill()
+		kill = w.start()
+		time.Sleep(4*time.Hour - 10*time.Minute)
+		if w.drainsOf(name) != 1 {
+			t.Fatalf("%d drains 10 minutes before the event", w.drainsOf(name))
+		}
+		// Another instance gets the name, and then its provider ID.
+		w.setNode(name, func(n *kubeapi.Node) { n.Spec.ProviderID = "aws:///eu-west-1a/i-0b" })
+		event := queue.Event{Kind: queue.ScheduledEvent, ID: "arn:aws:health:eu-west-1::event/EC2/X/1"}
+		await(t, "the record of the other instance is left", time.Minute, func() bool { return w.phaseOf(name, event.NoticeID()) == "" })
+	})
+}

@@ -254,8 +254,8 @@ func dueTime(n notice.Notice, now time.Time) time.Time {
 func (c *Controller) readRecords(i *instance, nodes []*node) {
 	add := func(n notice.Notice, due, announced time.Time) bool {
 		_, isEnded := i.ended[n.ID]
-		if i.notices[n.ID] != nil || isEnded || queue.KindOfNotice(n.ID) == "" {
-			return false
+		if i.notices[n.ID] != nil || isEnded || queue.KindOfNotice(n.ID) == "" || len(n.Resources) > 0 && !slices.Contains(n.Resources, i.id) {
+			return false // it may be of an earlier instance with the name
 		}
 		n.NotApprovable = true // until its message has told the hook
 		if n.Type != notice.Rebalance && due.IsZero() {
