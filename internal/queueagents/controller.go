@@ -89,6 +89,7 @@ type Controller struct {
 	isListing   bool                // a request that looks for Nodes of instances without one is running
 	isLookingUp bool                // a request to EC2 is running
 	nextLookup  time.Time
+	nextList    time.Time
 }
 
 // node is a Node with what its annotations say.

@@ -506,3 +506,21 @@ func TestPlannedEventOfNodeWithoutProviderIDOutlivesTheProcess(t *testing.T) {
 		await(t, "the record of the other instance is left", time.Minute, func() bool { return w.phaseOf(name, event.NoticeID()) == "" })
 	})
 }
+
+func TestMessagesOfOtherInstancesListTheNodesRarely(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.config.DeleteIfNodeNotFound = true
+		defer w.start()()
+		for i := range 60 {
+			w.send(spot(fmt.Sprintf("i-%04x", i)))
+			time.Sleep(time.Second)
+		}
+		await(t, "messages are left", time.Minute, func() bool { return w.countMessages() == 0 })
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.lists > 9 {
+			t.Errorf("%d lists of all Nodes in about a minute", w.lists)
+		}
+	})
+}

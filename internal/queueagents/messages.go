@@ -162,9 +162,16 @@ func (c *Controller) remainingGrace(i *instance, m *message) time.Duration {
 	return grace
 }
 
+// listInterval is the pause between two lists of all Nodes. An account with many other instances sends messages about them
+// all the time.
+const listInterval = 10 * time.Second
+
 // deleteMessagesWithoutNode deletes the messages of instances that had no Node for the grace time. It does so only if a
 // current list of the API server, and not only the watch, has no Node of the instance.
 func (c *Controller) deleteMessagesWithoutNode() {
+	if c.isListing || !c.nodesListed || time.Now().Before(c.nextList) {
+		return
+	}
 	isDue := func(i *instance, m *message) bool {
 		return !i.missingSince.IsZero() && time.Since(i.missingSince) >= c.remainingGrace(i, m) && (m.event.Hook.Name == "" || m.hookTimeout > 0)
 	}
@@ -177,10 +184,10 @@ func (c *Controller) deleteMessagesWithoutNode() {
 			}
 		}
 	}
-	if len(candidates) == 0 || c.isListing || !c.nodesListed {
+	if len(candidates) == 0 {
 		return
 	}
-	c.isListing = true
+	c.isListing, c.nextList = true, time.Now().Add(listInterval)
 	c.group.Go(func() {
 		ctx, cancel := context.WithTimeout(c.ctx, requestTimeout)
 		defer cancel()

@@ -55,6 +55,7 @@ type world struct {
 	tags       map[string][]string // of EC2 instances
 	dnsNames   map[string]string
 	unreadable int
+	lists      int // of all Nodes
 }
 
 // queued is a message in the queue.
@@ -359,6 +360,7 @@ type fakeNodes struct {
 func (f *fakeNodes) ListNodes(context.Context, string) ([]kubeapi.Node, error) {
 	err := f.w.begin(f.process, "list")
 	defer f.w.mu.Unlock()
+	f.w.lists++
 	return f.w.copyNodes(), err
 }
 
