@@ -524,3 +524,26 @@ func TestMessagesOfOtherInstancesListTheNodesRarely(t *testing.T) {
 		}
 	})
 }
+
+func TestManyInstancesAreLookedUpWithoutPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.config.CheckTag = true
+		const nodes = 500
+		for i := range nodes {
+			id := fmt.Sprintf("i-%04x", i)
+			w.addNode(fmt.Sprint("n", i), id)
+			w.tags[id] = []string{w.config.ManagedTag}
+			w.send(spot(id))
+		}
+		defer w.start()()
+		await(t, "nodes are not drained", 3*time.Second, func() bool {
+			for i := range nodes {
+				if w.drainsOf(fmt.Sprint("n", i)) == 0 {
+					return false
+				}
+			}
+			return true
+		})
+	})
+}

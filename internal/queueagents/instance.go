@@ -122,6 +122,7 @@ func (c *Controller) reconcile(id string) {
 		i.missingSince = now
 	}
 	if c.needsLookup(i, nodes) {
+		c.lookUpInstances() // now, because a notice may give two minutes
 		return
 	}
 	if i.isForeign {

@@ -24,13 +24,16 @@ func (c *Controller) needsLookup(i *instance, nodes []*node) bool {
 
 // lookUpInstances reads the tags and names of the instances that need it, in one request at a time.
 func (c *Controller) lookUpInstances() {
+	if c.isLookingUp || time.Now().Before(c.nextLookup) || !c.nodesListed {
+		return
+	}
 	var ids []string
 	for _, i := range c.instances {
 		if len(ids) < maxLookup && c.needsLookup(i, c.nodesOf(i.id)) {
 			ids = append(ids, i.id)
 		}
 	}
-	if len(ids) == 0 || c.isLookingUp || time.Now().Before(c.nextLookup) || !c.nodesListed {
+	if len(ids) == 0 {
 		return
 	}
 	c.isLookingUp = true
@@ -44,6 +47,7 @@ func (c *Controller) lookUpInstances() {
 				return
 			}
 			c.recordLookup(ids, found)
+			c.lookUpInstances() // those that have come in the meantime
 		})
 	})
 }
