@@ -13,6 +13,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/notice"
 	"github.com/slipway-dev/slipway/internal/notice/aws/queue"
+	"github.com/slipway-dev/slipway/internal/notice/report"
 )
 
 // bridge returns an event of EventBridge that happens now.
@@ -546,4 +547,30 @@ func TestManyInstancesAreLookedUpWithoutPause(t *testing.T) {
 			return true
 		})
 	})
+}
+
+func TestDrainWithoutHeartbeatsEndsWithTheHook(t *testing.T) {
+	for keeps, want := range map[bool]time.Duration{true: 0, false: 2 * time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			w.config.NoHeartbeats = !keeps
+			w.drainTime = time.Hour
+			w.addNode("a", "i-0a")
+			began := time.Now()
+			w.send(fmt.Sprintf(`{"Time":%q,%s`, began.UTC().Format(time.RFC3339), w.hook("i-0a", "TERMINATING", "token")[1:]))
+			time.Sleep(30 * time.Second) // the message waits in the queue
+			defer w.start()()
+			await(t, "the node is not drained", time.Minute, func() bool { return w.drainsOf("a") == 1 })
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			reports, _ := report.ReadReports(w.nodes["a"].Annotations)
+			var got time.Duration
+			if at := reports[0].NotBefore; !at.IsZero() {
+				got = at.Sub(began)
+			}
+			if got != want {
+				t.Errorf("with heartbeats %v: the drain ends %v after the message, want %v", keeps, got, want)
+			}
+		})
+	}
 }

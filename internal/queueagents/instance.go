@@ -229,6 +229,9 @@ func (c *Controller) applyInterruption(i *instance, m *message, now time.Time) {
 		if known.announced.IsZero() {
 			known.announced = now
 		}
+		if e.Kind == queue.ASGTerminate && !c.hooks.KeepsWaiting() && !e.Time.IsZero() {
+			known.NotBefore = e.Time.Add(known.NoticePeriod)
+		}
 		known.due = dueTime(known.Notice, now)
 		known.NotApprovable = known.NotApprovable || !c.options.Acknowledges
 		i.notices[id] = known

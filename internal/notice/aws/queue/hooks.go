@@ -121,11 +121,15 @@ func (h *Hooks) requestTimeout(ctx context.Context, hook Hook, key [2]string) ho
 
 // DrainTime returns how long a drain for a hook with this timeout may take.
 func (h *Hooks) DrainTime(timeout time.Duration) time.Duration {
-	if h.config.HookTimeout == 0 || h.config.NoHeartbeats {
+	if h.config.HookTimeout == 0 || !h.KeepsWaiting() {
 		return timeout
 	}
 	return min(h.config.HookTimeout, h.maxHold(timeout))
 }
+
+// KeepsWaiting reports whether heartbeats are sent. Otherwise a drain ends with the timeout of the hook, which began when its
+// message was sent.
+func (h *Hooks) KeepsWaiting() bool { return !h.config.NoHeartbeats && h.config.Acknowledge }
 
 // maxHold returns how long heartbeats can keep an instance.
 func (h *Hooks) maxHold(timeout time.Duration) time.Duration {
@@ -139,7 +143,7 @@ func (h *Hooks) maxHold(timeout time.Duration) time.Duration {
 // SendHeartbeats keeps a hook waiting until ctx ends, until AWS would accept no more heartbeats, or until the hook does not
 // wait any more. The first heartbeat is sent at once, because the message may be old.
 func (h *Hooks) SendHeartbeats(ctx context.Context, hook Hook, instance string) {
-	if h.config.NoHeartbeats || !h.config.Acknowledge {
+	if !h.KeepsWaiting() {
 		return
 	}
 	read := h.readTimeout(ctx, hook)
