@@ -126,10 +126,12 @@ func runSilentAndPartial(t *testing.T, name string, test func(t *testing.T, m *t
 type leftRequests struct {
 	drain.EvictionRequestAPI
 
-	names []string
+	names     []string
+	selectors []string // of the lists
 }
 
-func (l *leftRequests) ListEvictionRequests(context.Context, string) (all []kubeapi.EvictionRequest, err error) {
+func (l *leftRequests) ListEvictionRequests(_ context.Context, selector string) (all []kubeapi.EvictionRequest, err error) {
+	l.selectors = append(l.selectors, selector)
 	for _, name := range l.names {
 		all = append(all, kubeapi.EvictionRequest{ObjectMeta: kubeapi.ObjectMeta{Name: name}})
 	}
@@ -145,6 +147,18 @@ func (l *leftRequests) DeleteEvictionRequest(_ context.Context, _, name string) 
 func (*leftRequests) WatchEvictionRequests(ctx context.Context, _ string, _ kubeapi.Handler[kubeapi.EvictionRequest]) error {
 	<-ctx.Done()
 	return ctx.Err()
+}
+
+func TestAgentsOfTheTwoModesShareNoEvictionRequests(t *testing.T) {
+	var left leftRequests
+	for _, forQueue := range []bool{false, true} {
+		a := New(Options{Node: "n", ForAWSQueue: forQueue, EvictionRequests: &left})
+		a.mayHaveLeftRequests = true
+		a.deleteLeftRequestsOnce(t.Context())
+	}
+	if len(left.selectors) != 2 || left.selectors[0] == left.selectors[1] {
+		t.Errorf("lists %q", left.selectors)
+	}
 }
 
 func TestStoppedAgentLeavesEvictionRequestsToTheNext(t *testing.T) {
