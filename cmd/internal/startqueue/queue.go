@@ -130,6 +130,8 @@ func (q *Queue) run(ctx context.Context) error {
 func (q *Queue) newAgent(node *kubeapi.Node, instance string, source *queue.Source, slots agent.DrainSlots) (queueagents.Agent, error) {
 	return q.agents.New(node, instance, source, func(o *agent.Options) {
 		o.ForAWSQueue, o.InstanceName = true, providerid.InstanceID
+		// An agent may stop because another Node has the name now, or because another process leads. It must not wait for a drain.
+		o.StopTimeout = 0
 		if o.DrainSlots == nil { // --max-concurrent-drains limits the drains of the whole cluster
 			o.DrainSlots = slots
 		}
