@@ -46,7 +46,9 @@ type Queue struct {
 	clients queue.Clients
 	metrics *queue.Metrics
 	alive   *observe.Heartbeat
-	read    atomic.Bool // the queue has answered
+	read    atomic.Bool // a request for messages was sent
+	// nextUnreadable is when an Event about an unreadable message may be created again. It belongs to the receiver of messages.
+	nextUnreadable time.Time
 }
 
 // RunQueue runs the queue mode alone until ctx ends: one agent for each node with a notice in the queue. c has the
@@ -236,6 +238,10 @@ const (
 	messageUnreadable eventReason = "QueueMessageUnreadable"
 )
 
+// unreadableInterval is the pause between two Events about unreadable messages. A sender to the queue could otherwise fill the
+// storage of the API server. All of them are in the log and the metrics.
+const unreadableInterval = 10 * time.Second
+
 // reportUnreadable creates an Event about an unreadable message, on this process's own pod. Outside a pod there is none.
 func (q *Queue) reportUnreadable(ctx context.Context, m queue.Message, err error) {
 	namespace, pod := q.config.Namespace, os.Getenv("POD_NAME")
@@ -243,6 +249,10 @@ func (q *Queue) reportUnreadable(ctx context.Context, m queue.Message, err error
 		return
 	}
 	now := time.Now()
+	if now.Before(q.nextUnreadable) {
+		return
+	}
+	q.nextUnreadable = now.Add(unreadableInterval)
 	e := kubeapi.Event{
 		Metadata:       kubeapi.ObjectMeta{Name: fmt.Sprintf("%s.%x", pod, now.UnixNano()), Namespace: namespace},
 		InvolvedObject: kubeapi.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: namespace, Name: pod, UID: os.Getenv("POD_UID")},
