@@ -574,3 +574,24 @@ func TestDrainWithoutHeartbeatsEndsWithTheHook(t *testing.T) {
 		})
 	}
 }
+
+func TestHookOfDeletedNodeIsCompleted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.drainTime = time.Hour
+		w.addNode("a", "i-0a")
+		w.send(w.hook("i-0a", "TERMINATING", "token"))
+		w.send(w.hook("i-0b", "TERMINATING", "foreign"))
+		defer w.start()()
+		await(t, "the node is not drained", time.Minute, func() bool { return w.drainsOf("a") == 1 })
+		w.deleteNode("a")
+		time.Sleep(9 * time.Minute)
+		if w.waitingHooks() != 2 {
+			t.Fatal("a hook is completed before the grace has passed")
+		}
+		await(t, "the messages are left", 3*time.Minute, func() bool { return w.countMessages() == 0 })
+		if w.waitingHooks() != 1 {
+			t.Errorf("%d hooks wait, want the one of the instance that had no node", w.waitingHooks())
+		}
+	})
+}

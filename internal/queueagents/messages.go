@@ -113,6 +113,12 @@ func (c *Controller) completeLaunch(m *message, nodes []*node, now time.Time) bo
 	return c.completeHook(m, now)
 }
 
+// hasLostNode reports whether a hook waits for the drain of a Node that is gone, and its pods with it. No other process can
+// know that the hook has nothing to wait for. The hook of an instance that never had a Node here may be of another cluster.
+func (c *Controller) hasLostNode(i *instance, m *message) bool {
+	return m.event.Kind == queue.ASGTerminate && i.hadNode && !c.options.Config.DeleteIfNodeNotFound
+}
+
 // completeHook completes the hook of a message, and returns true once it is completed.
 func (c *Controller) completeHook(m *message, now time.Time) bool {
 	if c.options.DryRun || !c.options.Acknowledges {
@@ -210,7 +216,7 @@ func (c *Controller) deleteMessagesWithoutNode() {
 					continue
 				}
 				for _, m := range i.messages {
-					if isDue(i, m) {
+					if isDue(i, m) && (!c.hasLostNode(i, m) || c.completeHook(m, time.Now())) {
 						c.log.Info("a message is of no node of this cluster", "message", m.ID, "kind", m.event.Kind, "instance", i.id, "since", i.missingSince)
 						c.resolve(i, m)
 					}
