@@ -148,10 +148,11 @@ func (q *Queue) runWhileLeading(ctx context.Context) error {
 	if q.queue.LeaseNamespace == "" {
 		return q.run(ctx)
 	}
-	identity, err := os.Hostname()
+	hostname, err := os.Hostname()
 	if err != nil {
 		return err
 	}
+	identity := cmp.Or(os.Getenv("POD_NAME"), hostname) // with hostNetwork, two pods may have one host name
 	holder, err := semaphore.NewHolder(semaphore.Options{
 		API: q.agents.API, Namespace: q.queue.LeaseNamespace, Identity: identity, Limit: 1, Purpose: leasePurpose, Log: q.agents.Log,
 	})
