@@ -451,7 +451,7 @@ func TestQueueSettingsAreConverted(t *testing.T) {
 
 	want.Region, want.Endpoint, want.Workers, want.Visibility = "us-gov-west-1", "http://localhost:4566", 7, 90*time.Second
 	want.CheckTag, want.ManagedTag, want.UseNodeNameByDNS, want.DeleteIfNodeNotFound = false, "t", false, true
-	want.NoHeartbeats, want.HeartbeatInterval, want.HeartbeatUntil = false, 30*time.Second, 48*time.Hour
+	want.NoHeartbeats, want.HeartbeatInterval, want.HeartbeatUntil, want.HookTimeout = false, 30*time.Second, 48*time.Hour, 48*time.Hour
 	want.LeaseNamespace = "kube-system"
 	want.CompletionDelay, want.Acknowledge = 10*time.Second, false
 	check.Equal(t, want, mustParse(t, slices.Concat(queueArgs, []string{
