@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -62,14 +63,24 @@ func TestWireFormatIsThatOfComputeEngine(t *testing.T) {
 }
 
 // powerRecord is a Machines that counts the calls for each VM.
-type powerRecord struct{ off, on map[string]int }
+type powerRecord struct {
+	mu      sync.Mutex
+	off, on map[string]int
+}
 
-func (p powerRecord) PowerOff(_ context.Context, vm string) error { p.off[vm]++; return nil }
-func (p powerRecord) PowerOn(_ context.Context, vm string) error  { p.on[vm]++; return nil }
+func (p *powerRecord) PowerOff(_ context.Context, vm string) error { return p.count(p.off, vm) }
+func (p *powerRecord) PowerOn(_ context.Context, vm string) error  { return p.count(p.on, vm) }
+
+func (p *powerRecord) count(calls map[string]int, vm string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	calls[vm]++
+	return nil
+}
 
 func TestCancelledMaintenanceStopsNoVM(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		power := powerRecord{map[string]int{}, map[string]int{}}
+		power := &powerRecord{off: map[string]int{}, on: map[string]int{}}
 		e := New(Options{Machines: power})
 		defer e.Close()
 		read := func(vm string) (value string) {

@@ -27,7 +27,8 @@ type DrainSlots interface {
 }
 
 // maxUrgentTermination is the longest time of a Terminate that cannot wait. It is the longest timeout of an Auto Scaling
-// group's lifecycle hook. Only a retirement is announced earlier.
+// group's lifecycle hook. Only a retirement is announced earlier. Heartbeats can extend a hook to 48 hours, but its notice
+// has no time, because the termination has begun.
 const maxUrgentTermination = 2 * time.Hour
 
 // isFinal reports whether the instance ends with the notice.
@@ -38,7 +39,7 @@ func (h *noticeState) isFinal() bool {
 // canWait reports whether the drain of a notice may wait for a drain slot or for another tool. The drain of a Preempt
 // or Terminate may not, because these notices leave too little time. A retirement that is known early may.
 func (h *noticeState) canWait() bool {
-	isEarly := h.Notice.Type == notice.Terminate && h.Decision.Deadline.Sub(h.Seen.First) > maxUrgentTermination
+	isEarly := h.Notice.Type == notice.Terminate && !h.Notice.NotBefore.IsZero() && h.Decision.Deadline.Sub(h.Seen.First) > maxUrgentTermination
 	return !h.isFinal() || isEarly
 }
 

@@ -19,6 +19,7 @@ import (
 )
 
 func TestNoticeStopsWaitingInTimeToDrain(t *testing.T) {
+	const hookWithHeartbeats = "a Terminate of a hook with heartbeats waits for nothing"
 	for name, tt := range map[string]struct {
 		kind   notice.Type
 		notice time.Duration // from first read to the deadline
@@ -27,6 +28,7 @@ func TestNoticeStopsWaitingInTimeToDrain(t *testing.T) {
 		"a Preempt waits for nothing":                       {notice.Preempt, 30 * time.Second, 0},
 		"a Terminate waits for nothing":                     {notice.Terminate, 15 * time.Minute, 0},
 		"a Terminate of the longest hook waits for nothing": {notice.Terminate, 2 * time.Hour, 0},
+		hookWithHeartbeats:                                  {notice.Terminate, 48 * time.Hour, 0},
 		"a retirement waits until ten minutes are left":     {notice.Terminate, 24 * time.Hour, 24*time.Hour - maxDrainLead},
 		"a Reboot waits for half its time":                  {notice.Reboot, 15 * time.Minute, 450 * time.Second},
 		"a Redeploy waits for half its time":                {notice.Redeploy, 10 * time.Minute, 5 * time.Minute},
@@ -39,6 +41,9 @@ func TestNoticeStopsWaitingInTimeToDrain(t *testing.T) {
 			h := &noticeState{Notice: notice.Notice{Type: tt.kind}, Seen: SeenTimes{First: epoch}}
 			if tt.notice >= 0 {
 				h.Decision.Deadline = epoch.Add(tt.notice)
+				if name != hookWithHeartbeats {
+					h.Notice.NotBefore = h.Decision.Deadline
+				}
 			}
 			if tt.waits < 0 {
 				check.Not(t, h.isUrgent(epoch.Add(1000*time.Hour)), "urgent, want never urgent")

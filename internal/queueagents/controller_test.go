@@ -213,6 +213,22 @@ func TestTerminateHookIsKeptWaitingWhileTheNodeDrains(t *testing.T) {
 	})
 }
 
+func TestHookOfCordonedNodeIsCompletedAfterTheDelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.policy.ActionByType[notice.Terminate] = agent.Cordon
+		w.config.CompletionDelay = time.Minute
+		w.addNode("a", "i-0a")
+		w.send(w.hook("i-0a", "TERMINATING", "token"))
+		defer w.start()()
+		time.Sleep(50 * time.Second)
+		if w.waitingHooks() != 1 {
+			t.Error("the hook is completed before the delay has passed")
+		}
+		await(t, "the hook waits", time.Minute, func() bool { return w.waitingHooks() == 0 && w.countMessages() == 0 })
+	})
+}
+
 func TestRenamedNodeIsDrainedAndReusedNameIsNot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

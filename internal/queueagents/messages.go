@@ -76,7 +76,7 @@ func (c *Controller) isOnRecord(m *message, known *instanceNotice, n *node, isPl
 		return false
 	case action == agent.Cordon:
 		// The policy asks for no drain, so the hook has nothing to wait for.
-		return r.Phase == string(agent.Cordoned) && (m.event.Hook.Name == "" || c.completeHook(m, now))
+		return r.Phase == string(agent.Cordoned) && (m.event.Hook.Name == "" || c.completeHook(m, c.options.Config.CompletionDelay, now))
 	case action == agent.Acknowledge && known.NotApprovable:
 		return true
 	case known.NotApprovable:
@@ -110,7 +110,7 @@ func (c *Controller) completeLaunch(m *message, nodes []*node, now time.Time) bo
 	if !isReady {
 		return m.hookTimeout > 0 && !m.Sent.IsZero() && now.Sub(m.Sent) > m.hookTimeout+c.options.Config.UnknownNodeGrace
 	}
-	return c.completeHook(m, now)
+	return c.completeHook(m, 0, now)
 }
 
 // hasLostNode reports whether a hook waits for the drain of a Node that is gone, and its pods with it. No other process can
@@ -119,10 +119,13 @@ func (c *Controller) hasLostNode(i *instance, m *message) bool {
 	return m.event.Kind == queue.ASGTerminate && i.hadNode && !c.options.Config.DeleteIfNodeNotFound
 }
 
-// completeHook completes the hook of a message, and returns true once it is completed.
-func (c *Controller) completeHook(m *message, now time.Time) bool {
+// completeHook completes the hook of a message after a delay, and returns true once it is completed.
+func (c *Controller) completeHook(m *message, delay time.Duration, now time.Time) bool {
 	if c.options.DryRun || !c.options.Acknowledges {
 		return true
+	}
+	if m.nextTry.IsZero() {
+		m.nextTry = now.Add(delay)
 	}
 	if m.completion == notCompleted && !now.Before(m.nextTry) {
 		m.completion = completing
@@ -216,7 +219,7 @@ func (c *Controller) deleteMessagesWithoutNode() {
 					continue
 				}
 				for _, m := range i.messages {
-					if isDue(i, m) && (!c.hasLostNode(i, m) || c.completeHook(m, time.Now())) {
+					if isDue(i, m) && (!c.hasLostNode(i, m) || c.completeHook(m, c.options.Config.CompletionDelay, time.Now())) {
 						c.log.Info("a message is of no node of this cluster", "message", m.ID, "kind", m.event.Kind, "instance", i.id, "since", i.missingSince)
 						c.resolve(i, m)
 					}

@@ -5,11 +5,13 @@ package startqueue
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -152,14 +154,42 @@ func (q *Queue) runWhileLeading(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	identity := cmp.Or(os.Getenv("POD_NAME"), hostname) // with hostNetwork, two pods may have one host name
+	identity := leaseIdentity(cmp.Or(os.Getenv("POD_NAME"), hostname), q.queue.URL) // with hostNetwork, two pods may have one host name
 	holder, err := semaphore.NewHolder(semaphore.Options{
 		API: q.agents.API, Namespace: q.queue.LeaseNamespace, Identity: identity, Limit: 1, Purpose: leasePurpose, Log: q.agents.Log,
 	})
 	if err != nil {
 		return err
 	}
-	return runWhileHeld(ctx, holder, q.alive.Beat, func() { q.read.Store(true) }, q.run)
+	reported := ""
+	onWait := func() { // a process that waits for another one of its queue is ready too
+		other := findOtherQueue(holder.Holders(), identity)
+		if other == "" {
+			q.read.Store(true)
+		} else if other != reported {
+			q.agents.Log.Error("a process that handles another queue holds the Lease, so the messages of this queue wait; use one queue for a cluster",
+				"queue", q.queue.URL, "namespace", q.queue.LeaseNamespace, "holder", other)
+		}
+		reported = other
+	}
+	return runWhileHeld(ctx, holder, q.alive.Beat, onWait, q.run)
+}
+
+// leaseIdentity returns the name of a process in its Lease. It ends with a hash of the queue's URL.
+func leaseIdentity(host, queueURL string) string {
+	hash := sha256.Sum256([]byte(queueURL))
+	return fmt.Sprintf("%s/%x", host, hash[:4])
+}
+
+// findOtherQueue returns the first holder of the Lease that handles another queue; empty if there is none.
+func findOtherQueue(holders []string, identity string) string {
+	_, own, _ := strings.Cut(identity, "/")
+	for _, holder := range holders {
+		if _, hash, found := strings.Cut(holder, "/"); found && hash != own {
+			return holder
+		}
+	}
+	return ""
 }
 
 // leaseHolder is what runWhileHeld needs of a *semaphore.Holder.
@@ -177,7 +207,7 @@ const (
 	releaseTimeout = 2 * time.Second
 )
 
-// runWhileHeld runs part whenever the Lease is held, until ctx ends. It calls beat while it waits, and onWait once.
+// runWhileHeld runs part whenever the Lease is held, until ctx ends. It calls beat and onWait while it waits.
 func runWhileHeld(ctx context.Context, holder leaseHolder, beat, onWait func(), part func(context.Context) error) error {
 	waiting, stop := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan struct{})
@@ -207,7 +237,7 @@ func runWhileHeld(ctx context.Context, holder leaseHolder, beat, onWait func(), 
 		}
 		if !holder.IsHeld() {
 			beat()
-			onWait() // a process that waits for the Lease is ready too
+			onWait()
 			continue
 		}
 		held, lost := context.WithCancel(ctx)

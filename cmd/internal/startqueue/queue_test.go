@@ -17,6 +17,22 @@ func (l *fakeLease) IsHeld() bool                       { return l.held.Load() &
 func (l *fakeLease) IsReleased() bool                   { return !l.wanted.Load() }
 func (l *fakeLease) Run(ctx context.Context, _ func())  { <-ctx.Done() }
 
+func TestProcessThatWaitsForAnotherQueueIsFound(t *testing.T) {
+	identity := leaseIdentity("pod-1", "https://sqs/1/a")
+	for _, c := range []struct {
+		holder string
+		found  bool
+	}{
+		{leaseIdentity("pod-2", "https://sqs/1/a"), false},
+		{leaseIdentity("pod-2", "https://sqs/1/b"), true},
+		{"pod-2", false},
+	} {
+		if got := findOtherQueue([]string{c.holder}, identity); (got == c.holder) != c.found {
+			t.Errorf("%s waits for %s: %q", identity, c.holder, got)
+		}
+	}
+}
+
 func TestQueueIsHandledOnlyWithTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var lease fakeLease

@@ -59,7 +59,7 @@ func (o *Options) ToAgentConfig() config.Agent {
 	if o.TaintNode {
 		c.TaintKey, c.TaintValue, c.TaintEffect = Tool+"/{type}", "{id}", o.TaintEffect
 	}
-	if o.ExcludeFromLoadBalancers && !o.CordonOnly { // the tool set it only before a drain
+	if o.excludesFromLoadBalancers() && !o.cordonsForRebalance() { // otherwise LabelsFor returns the label
 		c.Labels = map[string]string{excludeFromLoadBalancersLabel: excludeFromLoadBalancersValue}
 	}
 	if c.Listen = o.MetricsAddress(); c.Listen == "" {
@@ -71,6 +71,16 @@ func (o *Options) ToAgentConfig() config.Agent {
 	}
 	c.Notifications = o.ToReceivers()
 	return c
+}
+
+// excludesFromLoadBalancers reports whether a node that is drained gets the label. The tool set it only before a drain.
+func (o *Options) excludesFromLoadBalancers() bool {
+	return o.ExcludeFromLoadBalancers && !o.CordonOnly
+}
+
+// cordonsForRebalance reports whether a rebalance recommendation cordons the node, and does not drain it.
+func (o *Options) cordonsForRebalance() bool {
+	return o.actionForKind(RebalanceRecommendation) == agent.Cordon
 }
 
 // setActions sets the action for each type of notice.

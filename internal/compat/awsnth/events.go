@@ -18,6 +18,9 @@ var interruptionReasons = map[Kind]string{
 	StateChange: "StateChange", ASGLifecycle: "ASGLifecycle",
 }
 
+// maxNodeEvents limits the last events. In queue mode, most nodes end without an Event that removes theirs.
+const maxNodeEvents = 10000
+
 // Reporter writes the tool's Kubernetes Events and counts its metrics. It is safe for concurrent use.
 type Reporter struct {
 	options  *Options
@@ -68,6 +71,9 @@ func (r *Reporter) lastEvent(t agent.EventTrigger) InterruptionEvent {
 	}
 	e := toInterruptionEvent(t.Notice)
 	e.NodeName = node
+	if len(r.events) >= maxNodeEvents {
+		clear(r.events)
+	}
 	r.events[node] = e
 	return e
 }

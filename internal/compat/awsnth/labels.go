@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/slipway-dev/slipway/internal/agent"
 	"github.com/slipway-dev/slipway/internal/notice"
 )
 
@@ -21,14 +22,17 @@ const (
 const maxLabelBytes = 63
 
 // LabelsFor returns the labels of the tool for a notice that was first read at a time. The agent removes them when the
-// notice has ended.
-func (*Options) LabelsFor(n notice.Notice, first time.Time) map[string]string {
-	if !isRestart(n) {
-		return nil
+// notice has ended. A node that is only cordoned keeps its pods, so load balancers have to reach it.
+func (o *Options) LabelsFor(n notice.Notice, first time.Time) map[string]string {
+	all := map[string]string{}
+	if o.excludesFromLoadBalancers() && o.actionForKind(KindOf(n)) == agent.Drain {
+		all[excludeFromLoadBalancersLabel] = excludeFromLoadBalancersValue
 	}
-	return map[string]string{
-		eventIDLabel: toLabelValue(n.ID), actionLabel: uncordonAfterReboot, actionTimeLabel: strconv.FormatInt(first.Unix(), 10),
+	if isRestart(n) {
+		all[eventIDLabel], all[actionLabel] = toLabelValue(n.ID), uncordonAfterReboot
+		all[actionTimeLabel] = strconv.FormatInt(first.Unix(), 10)
 	}
+	return all
 }
 
 // toLabelValue turns an event ID into a valid value of a label.

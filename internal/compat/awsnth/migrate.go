@@ -212,6 +212,10 @@ func (o *Options) metadataNotes() []string {
 		notes = append(notes, "onTerminate applies to the termination by an Auto Scaling group and to a scheduled stop or retirement: this file "+
 			"cannot ignore only one of them. slipway "+Tool+" can.")
 	}
+	if o.excludesFromLoadBalancers() && o.cordonsForRebalance() {
+		notes = append(notes, "The label "+excludeFromLoadBalancersLabel+" is left out, because the agent would also set it for a rebalance "+
+			"recommendation, which only cordons the node. slipway "+Tool+" sets it for drains only.")
+	}
 	if o.actionForKind(RebalanceRecommendation) == agent.Drain {
 		notes = append(notes, fmt.Sprintf("A drain for a rebalance recommendation has no deadline. It ends after %s (conditionDrainTimeout).",
 			o.ToAgentConfig().ConditionDrainTimeout))

@@ -443,6 +443,31 @@ func TestTaintsHaveTheToolsKeys(t *testing.T) {
 	check.Equal(t, []cordon.Taint(nil), mustParse(t, "-cordon-only", "-enable-out-of-service-taint").TaintsFor(n["spot"]))
 }
 
+func TestNodeThatIsOnlyCordonedStaysBehindLoadBalancers(t *testing.T) {
+	const label = "node.kubernetes.io/exclude-from-external-load-balancers"
+	n := exampleNotices()
+	for _, c := range []struct {
+		args            []string
+		spot, rebalance bool
+	}{
+		{[]string{"-exclude-from-load-balancers"}, true, false},
+		{[]string{"-exclude-from-load-balancers", "-enable-rebalance-monitoring"}, true, false},
+		{[]string{"-exclude-from-load-balancers", "-enable-rebalance-draining"}, true, true},
+		{[]string{"-exclude-from-load-balancers", "-cordon-only", "-enable-rebalance-draining"}, false, false},
+		{[]string{"-enable-rebalance-draining"}, false, false},
+	} {
+		o := mustParse(t, c.args...)
+		for name, want := range map[string]bool{"spot": c.spot, "rebalance": c.rebalance} {
+			// The agent acts on no notice that it ignores, so it sets no label for it.
+			action, _ := o.ActionFor(n[name])
+			always := action != agent.Ignore && o.ToAgentConfig().Labels[label] != ""
+			if got := always || o.LabelsFor(n[name], time.Now())[label] != ""; got != want {
+				t.Errorf("%v: %s: label %v, want %v", c.args, name, got, want)
+			}
+		}
+	}
+}
+
 func TestQueueSettingsAreConverted(t *testing.T) {
 	want := queue.NewDefaultConfig()
 	want.URL, want.Region = "https://sqs.eu-west-1.amazonaws.com/123456789012/notices", "eu-west-1"
@@ -451,7 +476,7 @@ func TestQueueSettingsAreConverted(t *testing.T) {
 
 	want.Region, want.Endpoint, want.Workers, want.Visibility = "us-gov-west-1", "http://localhost:4566", 7, 90*time.Second
 	want.CheckTag, want.ManagedTag, want.UseNodeNameByDNS, want.DeleteIfNodeNotFound = false, "t", false, true
-	want.NoHeartbeats, want.HeartbeatInterval, want.HeartbeatUntil = false, 30*time.Second, 48*time.Hour
+	want.NoHeartbeats, want.HeartbeatInterval, want.HeartbeatUntil, want.HookTimeout = false, 30*time.Second, 48*time.Hour, 48*time.Hour
 	want.LeaseNamespace = "kube-system"
 	want.CompletionDelay, want.Acknowledge = 10*time.Second, false
 	check.Equal(t, want, mustParse(t, slices.Concat(queueArgs, []string{

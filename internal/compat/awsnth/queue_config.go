@@ -25,6 +25,9 @@ func (o *Options) ToQueueConfig() queue.Config {
 		q.NoHeartbeats = true
 		return q
 	}
+	// Heartbeats exist for drains that take longer than one timeout of the hook. The queue mode limits this value by
+	// HeartbeatUntil.
+	q.HookTimeout = maxHeartbeatUntil
 	q.HeartbeatInterval, q.HeartbeatUntil = toSeconds(o.HeartbeatInterval), maxHeartbeatUntil
 	if o.HeartbeatUntil != notSet {
 		q.HeartbeatUntil = toSeconds(o.HeartbeatUntil)
