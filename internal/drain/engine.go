@@ -113,6 +113,9 @@ func (d *Drain) applyNewTerms(now time.Time) {
 	}
 	if r != nil {
 		d.options.PolicyForPod, d.options.ShouldDrainPod = r.PolicyForPod, r.ShouldDrainPod
+		for _, p := range d.pods {
+			p.decided = false // also of terminating pods: those that the rules before skipped may now be waited for
+		}
 		if r.OnApplied != nil {
 			r.OnApplied()
 		}
