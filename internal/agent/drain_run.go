@@ -125,7 +125,7 @@ func (a *Agent) syncDrainWithNotices(ctx context.Context) {
 	case a.drain.reportDelivered.Load() && !slices.Equal(a.drain.spec.demands, want.demands), a.drain.drained && a.needsDrainNow(now):
 		a.restartDrain(ctx, want)
 	case !slices.Equal(a.drain.spec.demands, want.demands):
-		a.changeDemands(want, now)
+		a.changeDemands(ctx, want, now)
 	case !a.drain.spec.equal(want):
 		if a.isDrainRunning() {
 			a.log.Info("the time limits of the drain have changed", "deadline", want.terms.Deadline, "giveUp", want.terms.TimeoutAt)
@@ -143,16 +143,19 @@ func (a *Agent) restartDrain(ctx context.Context, o drainSpec) {
 }
 
 // changeDemands changes which pods the running drain evicts, and how. A new drain would cancel the surges that run, and start
-// other successors.
-func (a *Agent) changeDemands(o drainSpec, now time.Time) {
+// other successors. If the drain has ended, and only waits until surges have restored sizes, a new drain replaces it.
+func (a *Agent) changeDemands(ctx context.Context, o drainSpec, now time.Time) {
 	run := a.drain
 	run.spec = o
 	run.specVersion++
 	version := run.specVersion
 	a.startThrottle(run, now)
-	run.drain.SetPodRules(drain.PodRules{
+	if !run.drain.SetPodRules(drain.PodRules{
 		PolicyForPod: o.podPolicy, ShouldDrainPod: o.matchesPod, OnApplied: func() { run.appliedVersion.Store(version) },
-	}, o.terms)
+	}, o.terms) {
+		a.restartDrain(ctx, o)
+		return
+	}
 	a.log.Info("the drain is now also for other notices, or for fewer", "for", o.noticeTypes(), "deadline", o.terms.Deadline, "giveUp", o.terms.TimeoutAt)
 }
 

@@ -458,6 +458,26 @@ func TestTimedOutDrainEvictsSurgingPodsBefore(t *testing.T) {
 	})
 }
 
+func TestEndedDrainRefusesNewRules(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		s.addBlockedPod("web", withGrace(time.Second))
+		f := newFakeSurger(s)
+		f.run, f.restore = runUntilCancelled, 15*time.Second // beyond the end of the drain
+		ctx, cancel := context.WithCancelCause(t.Context())
+		began := time.Now()
+		d, wait := startDrain(ctx, t, s, Options{Surger: f, TimeLimits: timeoutIn(time.Minute)})
+		time.Sleep(59 * time.Second)
+		check.Is(t, true, d.SetPodRules(PodRules{}, TimeLimits{TimeoutAt: began.Add(time.Minute)}))
+		time.Sleep(2 * time.Second)
+		check.Is(t, false, d.SetPodRules(PodRules{}, deadlineIn(time.Minute)))
+		cancel(ErrContinued)
+		r, err := wait()
+		checkOutcome(t, r, err, TimedOut)
+		check.Is(t, time.Minute+time.Second+maxContinuedWait, time.Since(began).Round(100*time.Millisecond))
+		time.Sleep(time.Minute)
+	})
+}
+
 func TestPodsOfOneOwnerSurgeInTurn(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		s.addPods(3, "web-%d")
