@@ -243,8 +243,11 @@ func (a *Agent) startDrain(ctx context.Context, o drainSpec) {
 			run.reportDelivered.Store(true)
 			version := run.appliedVersion.Load()
 			a.enqueueUpdate(work, func(context.Context) {
-				if a.drain == run && version != run.specVersion {
-					a.restartDrain(ctx, run.spec) // the report is about the demands of before
+				if a.drain == run && version != run.specVersion { // the report is about the demands of before
+					if r.CountPodsToRemove() > 0 {
+						a.recordStoppedDrain(r)
+					}
+					a.restartDrain(ctx, run.spec)
 					return
 				}
 				a.recordNodeDrained(run, r)
