@@ -16,8 +16,13 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// drainClient is drain.Options.Client of an agent.
-const drainClient = "agent"
+// drainClient returns drain.Options.Client. An agent of each mode may drain the same node.
+func (a *Agent) drainClient() string {
+	if a.options.ForAWSQueue {
+		return "queue"
+	}
+	return "agent"
+}
 
 // blockedEventInterval is the shortest time between two Events about a blocked drain. A new obstacle is reported at
 // once.
@@ -236,7 +241,7 @@ func (a *Agent) startDrain(ctx context.Context, o drainSpec) {
 	var work context.Context
 	work, run.cancel = context.WithCancelCause(ctx)
 	run.drain = drain.New(a.options.API, drain.Options{
-		Client: drainClient, Node: a.options.Node, PolicyForPod: o.podPolicy, ShouldDrainPod: o.matchesPod, TimeLimits: o.terms, Volumes: a.options.Volumes, Logger: a.log,
+		Client: a.drainClient(), Node: a.options.Node, PolicyForPod: o.podPolicy, ShouldDrainPod: o.matchesPod, TimeLimits: o.terms, Volumes: a.options.Volumes, Logger: a.log,
 		GraceSeconds: a.options.GracePeriodSeconds, DisableEviction: a.options.DisableEviction, EvictionRequests: a.options.EvictionRequests,
 		OnProgress: a.newProgressHandler(run), Surger: a.drainSurger(),
 		OnDrained: func(r drain.Report) {
@@ -436,7 +441,7 @@ func (a *Agent) deleteLeftRequestsOnce(ctx context.Context) {
 	a.mayHaveLeftRequests = false
 	bounded, cancel := a.withStepTimeout(ctx, nil)
 	defer cancel()
-	if err := drain.DeleteEvictionRequests(bounded, a.options.EvictionRequests, drainClient, a.options.Node); err != nil {
+	if err := drain.DeleteEvictionRequests(bounded, a.options.EvictionRequests, a.drainClient(), a.options.Node); err != nil {
 		a.log.Warn("cannot delete the EvictionRequests of an earlier process: they end with their pods", "err", err)
 	}
 }
