@@ -389,11 +389,11 @@ func (a *Agent) logReport(r drain.Report) {
 
 func firstN[T any](all []T, most int) []T { return all[:min(len(all), most)] }
 
-// endDrain stops a running drain at the end of the agent, and waits until it sends no more requests. If a notice needs the drain,
-// the next agent of the node continues it.
+// endDrain stops a running drain at the end of the agent, and waits until it sends no more requests. If the Node has a record of
+// the drain, the next agent of the node continues it, or deletes its EvictionRequests.
 func (a *Agent) endDrain() {
 	var cause error
-	if _, needed := a.buildDrainSpec(time.Now()); needed {
+	if slices.ContainsFunc(a.activeNoticesByUrgency(), func(h *noticeState) bool { return h.recordedPhase.isDraining() && h.claim.isCurrent() }) {
 		cause = drain.ErrContinuedLater
 	}
 	a.stopDrain(cause)
