@@ -59,15 +59,14 @@ type surgeRun struct {
 	lowered        bool
 	loweredAt      time.Time
 	// evictableAt is when the caller was first asked to evict the pod.
-	evictableAt time.Time
-	left        bool // the pod is terminating or gone
-	successor   *podState
-	progress    Progress
-	raisedAt    time.Time
-	// awaitingSince is when the wait for the present successor began.
-	awaitingSince time.Time
-	nextOwner     time.Time // when the owner is read next
-	lastOwner     time.Time
+	evictableAt  time.Time
+	left         bool // the pod is terminating or gone
+	successor    *podState
+	progress     Progress
+	raisedAt     time.Time
+	hadSuccessor bool      // a successor was Ready once
+	nextOwner    time.Time // when the owner is read next
+	lastOwner    time.Time
 }
 
 // Run carries out one surge. It returns when the pod is terminating or gone, when the surge failed, or when ctx ends. In
@@ -214,7 +213,6 @@ func (x *surgeRun) surge(ctx, background context.Context, wait *sync.WaitGroup) 
 		return err
 	}
 	x.raisedAt = time.Now()
-	x.awaitingSince = x.raisedAt
 	selector, err := siblingSelector(&x.request.Pod, x.owners.replicaSet)
 	if err != nil {
 		return err
@@ -235,7 +233,6 @@ func (x *surgeRun) surge(ctx, background context.Context, wait *sync.WaitGroup) 
 			return err
 		}
 		x.successor, x.result.Successor, x.result.ReadyAt = nil, "", time.Time{}
-		x.awaitingSince = time.Now()
 		if x.lowered {
 			return refuse(ReasonNotReadyInTime, "the successor %s is no longer Ready", successor.name)
 		}
@@ -331,7 +328,10 @@ func (x *surgeRun) awaitSuccessor(ctx context.Context) (*podState, error) {
 				continue
 			}
 			if p.ready && p.node != x.request.Node {
-				x.s.learnStartup(x.record.Owner.UID, time.Since(x.awaitingSince))
+				if !x.hadSuccessor { // a pod that becomes Ready again was quicker
+					x.s.learnStartup(x.record.Owner.UID, time.Since(x.raisedAt))
+				}
+				x.hadSuccessor = true
 				return &pods[i], nil
 			}
 			candidate = &pods[i]

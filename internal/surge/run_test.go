@@ -256,6 +256,7 @@ func TestEvictionIsAskedForWhileSuccessorIsReady(t *testing.T) {
 			"raising 0s", "awaiting-ready 0s", "awaiting-endpoint 30s", "evictable 30s", "awaiting-ready 40s",
 			"awaiting-endpoint 1m0s", "evictable 1m0s", "restoring 1m0s",
 		}, steps)
+		check.Is(t, 30*time.Second, p.startup("u-web", nil).Round(5*time.Second)) // not the 20 s until it was Ready again
 		time.Sleep(time.Minute)
 		check.Is(t, "", c.findI11Violation())
 		check.Not(t, c.pod("web-1-3") == nil || c.pod("web-1-4") == nil, "a ready pod was deleted instead of the leaving one")
