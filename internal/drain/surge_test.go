@@ -442,6 +442,8 @@ func TestDrainedNodeWaitsForRestores(t *testing.T) {
 		r := runDrainTo(t, s, Drained, Options{Surger: f})
 		check.Is(t, 0, f.raised)
 		checkTookAbout(t, r, f.startup+7*time.Second)
+		check.Is(t, true, f.runs[0].Until.IsZero()) // the drain has no limit
+		check.Is(t, maxSurgeTime+2*f.startup, f.runs[0].GiveUpAt.Sub(f.runs[0].at))
 	})
 }
 

@@ -70,14 +70,14 @@ type surgeRun struct {
 }
 
 // Run carries out one surge. It returns when the pod is terminating or gone, when the surge failed, or when ctx ends. In
-// each case it has restored the owner's size before, for at most 15 s after the end of ctx. After Request.Until it may first wait
+// each case it has restored the owner's size before, for at most 15 s after the end of ctx. After Request.Until or GiveUpAt it may first wait
 // departureWait for the pod to leave.
 func (s *Surger) Run(ctx context.Context, r Request) Result {
 	x := &surgeRun{s: s, request: r, pods: newPodWatch()}
 	limited := ctx
-	if !r.Until.IsZero() {
+	if end := r.earliestEnd(); !end.IsZero() {
 		var cancel context.CancelFunc
-		limited, cancel = context.WithDeadline(ctx, r.Until)
+		limited, cancel = context.WithDeadline(ctx, end)
 		defer cancel()
 	}
 	err := x.waitAndSurge(limited)
@@ -185,7 +185,7 @@ func (x *surgeRun) plan(ctx context.Context) (*record, error) {
 	r := &record{
 		Owner: o.toOwner(), Target: target, From: from, To: to, Node: x.request.Node,
 		Pod:       podRef{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
-		StartedAt: time.Now().UTC(), Until: x.request.Until,
+		StartedAt: time.Now().UTC(), Until: x.request.earliestEnd(),
 	}
 	r.Owner.Scaler = scaler
 	if cost, ok := current.Annotations[DeletionCostAnnotation]; ok {
@@ -623,7 +623,7 @@ func (x *surgeRun) checkOwner(ctx context.Context) error {
 // awaitDeparture waits until the pod leaves, if the time is over and a successor still starts. If the size was lowered before,
 // the ReplicaSet controller would delete that successor, and the next one would have to start from the beginning.
 func (x *surgeRun) awaitDeparture() {
-	until := x.request.Until
+	until := x.request.earliestEnd()
 	if until.IsZero() || time.Now().Before(until) || !x.raised || x.lowered {
 		return
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/elapsed"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/testing/check"
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
@@ -260,6 +261,17 @@ func TestEvictionIsAskedForWhileSuccessorIsReady(t *testing.T) {
 		time.Sleep(time.Minute)
 		check.Is(t, "", c.findI11Violation())
 		check.Not(t, c.pod("web-1-3") == nil || c.pod("web-1-4") == nil, "a ready pod was deleted instead of the leaving one")
+	})
+}
+
+func TestSuccessorOnANewInstanceMayJoinAfterGiveUpAt(t *testing.T) {
+	simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+		p := c.newProcess(ctx, "n1/1")
+		p.options.CheckRoom = func(context.Context, kubeapi.Pod) Room { return Room{Fits: true, LaunchTime: 15 * time.Minute} }
+		r := c.request(startDecision(), time.Now().Add(time.Hour))
+		r.GiveUpAt = time.Now().Add(10 * time.Minute)
+		result := p.Run(ctx, r)
+		check.Is(t, true, result.PodLeft, result) // the instance has joined earlier than in the worst case
 	})
 }
 
