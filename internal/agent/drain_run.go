@@ -131,7 +131,7 @@ func (a *Agent) syncDrainWithNotices(ctx context.Context) {
 	case a.drain.reportDelivered.Load() && !slices.Equal(a.drain.spec.demands, want.demands), a.drain.drained && a.needsDrainNow(now):
 		a.restartDrain(ctx, want)
 	case !slices.Equal(a.drain.spec.demands, want.demands):
-		a.changeDemands(want, now)
+		a.changeDemands(ctx, want, now)
 	case !a.drain.spec.equal(want):
 		if a.isDrainRunning() {
 			a.log.Info("the time limits of the drain have changed", "deadline", want.terms.Deadline, "giveUp", want.terms.TimeoutAt)
@@ -149,16 +149,19 @@ func (a *Agent) restartDrain(ctx context.Context, o drainSpec) {
 }
 
 // changeDemands changes which pods the running drain evicts, and how. A new drain would cancel the surges that run, and start
-// other successors.
-func (a *Agent) changeDemands(o drainSpec, now time.Time) {
+// other successors. If the drain has ended, and only waits until surges have restored sizes, a new drain replaces it.
+func (a *Agent) changeDemands(ctx context.Context, o drainSpec, now time.Time) {
 	run := a.drain
 	run.spec = o
 	run.specVersion++
 	version := run.specVersion
 	a.startThrottle(run, now)
-	run.drain.SetPodRules(drain.PodRules{
+	if !run.drain.SetPodRules(drain.PodRules{
 		PolicyForPod: o.podPolicy, ShouldDrainPod: o.matchesPod, OnApplied: func() { run.appliedVersion.Store(version) },
-	}, o.terms)
+	}, o.terms) {
+		a.restartDrain(ctx, o)
+		return
+	}
 	a.log.Info("the drain is now also for other notices, or for fewer", "for", o.noticeTypes(), "deadline", o.terms.Deadline, "giveUp", o.terms.TimeoutAt)
 }
 
@@ -246,8 +249,11 @@ func (a *Agent) startDrain(ctx context.Context, o drainSpec) {
 			run.reportDelivered.Store(true)
 			version := run.appliedVersion.Load()
 			a.enqueueUpdate(work, func(context.Context) {
-				if a.drain == run && version != run.specVersion {
-					a.restartDrain(ctx, run.spec) // the report is about the demands of before
+				if a.drain == run && version != run.specVersion { // the report is about the demands of before
+					if r.CountPodsToRemove() > 0 {
+						a.recordStoppedDrain(r)
+					}
+					a.restartDrain(ctx, run.spec)
 					return
 				}
 				a.recordNodeDrained(run, r)
@@ -384,11 +390,11 @@ func (a *Agent) logReport(r drain.Report) {
 
 func firstN[T any](all []T, most int) []T { return all[:min(len(all), most)] }
 
-// endDrain stops a running drain at the end of the agent, and waits until it sends no more requests. If a notice needs the drain,
-// the next agent of the node continues it.
+// endDrain stops a running drain at the end of the agent, and waits until it sends no more requests. If the Node has a record of
+// the drain, the next agent of the node continues it, or deletes its EvictionRequests.
 func (a *Agent) endDrain() {
 	var cause error
-	if _, needed := a.buildDrainSpec(time.Now()); needed {
+	if slices.ContainsFunc(a.activeNoticesByUrgency(), func(h *noticeState) bool { return h.recordedPhase.isDraining() && h.claim.isCurrent() }) {
 		cause = drain.ErrContinuedLater
 	}
 	a.stopDrain(cause)

@@ -35,6 +35,7 @@ type Drain struct {
 	mu       sync.Mutex
 	newTerms *TimeLimits
 	newRules *PodRules
+	closed   bool // no new terms are applied any more
 
 	// inbox passes results of the watch and of requests to the engine's goroutine. Only that goroutine touches the
 	// fields below.
@@ -94,12 +95,25 @@ type PodRules struct {
 }
 
 // SetPodRules changes the rules and the time limits while the drain runs. Surges and evictions that still conform go on. It is
-// as [Drain.SetTimeLimits] otherwise.
-func (d *Drain) SetPodRules(r PodRules, t TimeLimits) {
+// as [Drain.SetTimeLimits] otherwise. It returns false if the drain has ended. Run may not have returned yet, because surges
+// restore sizes.
+func (d *Drain) SetPodRules(r PodRules, t TimeLimits) (accepted bool) {
 	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return false
+	}
 	d.newRules, d.newTerms = &r, &t
-	d.mu.Unlock()
 	d.inbox.putAndWake(nil)
+	return true
+}
+
+// closeTerms makes SetPodRules return false from now on. It returns false itself if there are new terms to apply.
+func (d *Drain) closeTerms() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.closed = d.newTerms == nil
+	return d.closed
 }
 
 // applyNewTerms takes over what SetTimeLimits and SetPodRules have set.
@@ -113,6 +127,9 @@ func (d *Drain) applyNewTerms(now time.Time) {
 	}
 	if r != nil {
 		d.options.PolicyForPod, d.options.ShouldDrainPod = r.PolicyForPod, r.ShouldDrainPod
+		for _, p := range d.pods {
+			p.decided = false // also of terminating pods: those that the rules before skipped may now be waited for
+		}
 		if r.OnApplied != nil {
 			r.OnApplied()
 		}
@@ -152,8 +169,12 @@ func (d *Drain) Run(ctx context.Context) (Report, error) {
 		}
 	})
 	outcome := d.runUntilOutcome(work)
-	for outcome == Drained && d.options.OnDrained != nil {
-		outcome = d.redrainOnArrival(work)
+	for outcome == Drained && d.options.OnDrained != nil || !d.closeTerms() {
+		if outcome == Drained && d.options.OnDrained != nil {
+			outcome = d.redrainOnArrival(work)
+		} else { // the caller changed the terms just before the end
+			outcome = d.runUntilOutcome(work)
+		}
 	}
 	d.ended = true
 	endedAt := time.Now()

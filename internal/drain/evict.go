@@ -199,6 +199,8 @@ func (d *Drain) startRequest(ctx context.Context, p *podState, method RemovalMet
 			d.limit.adjustAfterResponse(sent, answered, err)
 			if err != nil {
 				d.delayPodAfterError(ctx, p, method, now, err)
+				d.decidePodAction(p, now) // the pod or the rules may have changed during the request
+				d.reviewSurge(p)
 				return
 			}
 			for _, backoff := range backoffs {

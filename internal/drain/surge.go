@@ -299,12 +299,12 @@ func (d *Drain) startSurge(ctx context.Context, p *podState, now time.Time) {
 	s.waitsFor = describeSurge(s.report.Progress)
 	d.surgingOwners[s.controller] = true
 	r := surge.Request{
-		Pod: p.pod, Node: d.options.Node, Decision: s.report.Decision, Until: earlierNonZero(run.limit, run.giveUpAt),
+		Pod: p.pod, Node: d.options.Node, Decision: s.report.Decision, Until: run.limit, GiveUpAt: run.giveUpAt,
 		OnProgress: func(progress surge.Progress) {
 			d.inbox.putAndWake(func(now time.Time) { d.recordSurgeProgress(p, run, progress, now) })
 		},
 	}
-	d.options.Logger.Info("pod gets a successor before it leaves", "pod", p.name(), "reason", r.Decision.Reason, "detail", r.Decision.Detail, "until", r.Until)
+	d.options.Logger.Info("pod gets a successor before it leaves", "pod", p.name(), "reason", r.Decision.Reason, "detail", r.Decision.Detail, "until", earlierNonZero(run.limit, run.giveUpAt))
 	d.surges.Go(func() {
 		defer cancel()
 		result := d.options.Surger.Run(bounded, r)

@@ -442,6 +442,8 @@ func TestDrainedNodeWaitsForRestores(t *testing.T) {
 		r := runDrainTo(t, s, Drained, Options{Surger: f})
 		check.Is(t, 0, f.raised)
 		checkTookAbout(t, r, f.startup+7*time.Second)
+		check.Is(t, true, f.runs[0].Until.IsZero()) // the drain has no limit
+		check.Is(t, maxSurgeTime+2*f.startup, f.runs[0].GiveUpAt.Sub(f.runs[0].at))
 	})
 }
 
@@ -455,6 +457,26 @@ func TestTimedOutDrainEvictsSurgingPodsBefore(t *testing.T) {
 		check.Is(t, Stopped, podReportOf(t, r, free).End)
 		check.Is(t, NotRemoved, podReportOf(t, r, blocked).Removal)
 		check.Is(t, 0, f.raised)
+	})
+}
+
+func TestEndedDrainRefusesNewRules(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		s.addBlockedPod("web", withGrace(time.Second))
+		f := newFakeSurger(s)
+		f.run, f.restore = runUntilCancelled, 15*time.Second // beyond the end of the drain
+		ctx, cancel := context.WithCancelCause(t.Context())
+		began := time.Now()
+		d, wait := startDrain(ctx, t, s, Options{Surger: f, TimeLimits: timeoutIn(time.Minute)})
+		time.Sleep(59 * time.Second)
+		check.Is(t, true, d.SetPodRules(PodRules{}, TimeLimits{TimeoutAt: began.Add(time.Minute)}))
+		time.Sleep(2 * time.Second)
+		check.Is(t, false, d.SetPodRules(PodRules{}, deadlineIn(time.Minute)))
+		cancel(ErrContinued)
+		r, err := wait()
+		checkOutcome(t, r, err, TimedOut)
+		check.Is(t, time.Minute+time.Second+maxContinuedWait, time.Since(began).Round(100*time.Millisecond))
+		time.Sleep(time.Minute)
 	})
 }
 

@@ -54,9 +54,9 @@ func (d *Drain) startVolumePollIfDue(ctx context.Context, now time.Time) (nextPo
 		return v.nextPollAt
 	}
 	v.pollInFlight = true
-	was, claims := *v, d.listClaimsOfDrainedPods()
+	was, claims, o := *v, d.listClaimsOfDrainedPods(), d.options // the engine may change its options
 	d.background.Go(func() {
-		is, err := was.pollAttachments(ctx, d.options, claims)
+		is, err := was.pollAttachments(ctx, o, claims)
 		d.inbox.putAndWake(func(now time.Time) {
 			is.done = err == nil && len(is.report.Attached) == 0 || kubeapi.IsForbidden(err)
 			is.pollInFlight, is.nextPollAt = false, now.Add(detachPollInterval)

@@ -59,26 +59,25 @@ type surgeRun struct {
 	lowered        bool
 	loweredAt      time.Time
 	// evictableAt is when the caller was first asked to evict the pod.
-	evictableAt time.Time
-	left        bool // the pod is terminating or gone
-	successor   *podState
-	progress    Progress
-	raisedAt    time.Time
-	// awaitingSince is when the wait for the present successor began.
-	awaitingSince time.Time
-	nextOwner     time.Time // when the owner is read next
-	lastOwner     time.Time
+	evictableAt  time.Time
+	left         bool // the pod is terminating or gone
+	successor    *podState
+	progress     Progress
+	raisedAt     time.Time
+	hadSuccessor bool      // a successor was Ready once
+	nextOwner    time.Time // when the owner is read next
+	lastOwner    time.Time
 }
 
 // Run carries out one surge. It returns when the pod is terminating or gone, when the surge failed, or when ctx ends. In
-// each case it has restored the owner's size before, for at most 15 s after the end of ctx. After Request.Until it may first wait
+// each case it has restored the owner's size before, for at most 15 s after the end of ctx. After Request.Until or GiveUpAt it may first wait
 // departureWait for the pod to leave.
 func (s *Surger) Run(ctx context.Context, r Request) Result {
 	x := &surgeRun{s: s, request: r, pods: newPodWatch()}
 	limited := ctx
-	if !r.Until.IsZero() {
+	if end := r.earliestEnd(); !end.IsZero() {
 		var cancel context.CancelFunc
-		limited, cancel = context.WithDeadline(ctx, r.Until)
+		limited, cancel = context.WithDeadline(ctx, end)
 		defer cancel()
 	}
 	err := x.waitAndSurge(limited)
@@ -186,7 +185,7 @@ func (x *surgeRun) plan(ctx context.Context) (*record, error) {
 	r := &record{
 		Owner: o.toOwner(), Target: target, From: from, To: to, Node: x.request.Node,
 		Pod:       podRef{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
-		StartedAt: time.Now().UTC(), Until: x.request.Until,
+		StartedAt: time.Now().UTC(), Until: x.request.earliestEnd(),
 	}
 	r.Owner.Scaler = scaler
 	if cost, ok := current.Annotations[DeletionCostAnnotation]; ok {
@@ -214,7 +213,6 @@ func (x *surgeRun) surge(ctx, background context.Context, wait *sync.WaitGroup) 
 		return err
 	}
 	x.raisedAt = time.Now()
-	x.awaitingSince = x.raisedAt
 	selector, err := siblingSelector(&x.request.Pod, x.owners.replicaSet)
 	if err != nil {
 		return err
@@ -235,7 +233,6 @@ func (x *surgeRun) surge(ctx, background context.Context, wait *sync.WaitGroup) 
 			return err
 		}
 		x.successor, x.result.Successor, x.result.ReadyAt = nil, "", time.Time{}
-		x.awaitingSince = time.Now()
 		if x.lowered {
 			return refuse(ReasonNotReadyInTime, "the successor %s is no longer Ready", successor.name)
 		}
@@ -331,7 +328,10 @@ func (x *surgeRun) awaitSuccessor(ctx context.Context) (*podState, error) {
 				continue
 			}
 			if p.ready && p.node != x.request.Node {
-				x.s.learnStartup(x.record.Owner.UID, time.Since(x.awaitingSince))
+				if !x.hadSuccessor { // a pod that becomes Ready again was quicker
+					x.s.learnStartup(x.record.Owner.UID, time.Since(x.raisedAt))
+				}
+				x.hadSuccessor = true
 				return &pods[i], nil
 			}
 			candidate = &pods[i]
@@ -623,7 +623,7 @@ func (x *surgeRun) checkOwner(ctx context.Context) error {
 // awaitDeparture waits until the pod leaves, if the time is over and a successor still starts. If the size was lowered before,
 // the ReplicaSet controller would delete that successor, and the next one would have to start from the beginning.
 func (x *surgeRun) awaitDeparture() {
-	until := x.request.Until
+	until := x.request.earliestEnd()
 	if until.IsZero() || time.Now().Before(until) || !x.raised || x.lowered {
 		return
 	}

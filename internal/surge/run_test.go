@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/elapsed"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/testing/check"
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
@@ -256,9 +257,21 @@ func TestEvictionIsAskedForWhileSuccessorIsReady(t *testing.T) {
 			"raising 0s", "awaiting-ready 0s", "awaiting-endpoint 30s", "evictable 30s", "awaiting-ready 40s",
 			"awaiting-endpoint 1m0s", "evictable 1m0s", "restoring 1m0s",
 		}, steps)
+		check.Is(t, 30*time.Second, p.startup("u-web", nil).Round(5*time.Second)) // not the 20 s until it was Ready again
 		time.Sleep(time.Minute)
 		check.Is(t, "", c.findI11Violation())
 		check.Not(t, c.pod("web-1-3") == nil || c.pod("web-1-4") == nil, "a ready pod was deleted instead of the leaving one")
+	})
+}
+
+func TestSuccessorOnANewInstanceMayJoinAfterGiveUpAt(t *testing.T) {
+	simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+		p := c.newProcess(ctx, "n1/1")
+		p.options.CheckRoom = func(context.Context, kubeapi.Pod) Room { return Room{Fits: true, LaunchTime: 15 * time.Minute} }
+		r := c.request(startDecision(), time.Now().Add(time.Hour))
+		r.GiveUpAt = time.Now().Add(10 * time.Minute)
+		result := p.Run(ctx, r)
+		check.Is(t, true, result.PodLeft, result) // the instance has joined earlier than in the worst case
 	})
 }
 

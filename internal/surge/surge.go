@@ -111,8 +111,18 @@ type Request struct {
 	Decision Decision // Verdict is Needed
 	// Until is when the surge has to be given up: the latest time to evict or delete the pod. Zero is no limit.
 	Until time.Time
+	// GiveUpAt ends the surge as Until does, but no successor is refused because of it: the pod need not leave then. Zero is no limit.
+	GiveUpAt time.Time
 	// OnProgress, if set, is called after each change, from the goroutine of Run. It must not block.
 	OnProgress func(Progress)
+}
+
+// earliestEnd returns the earlier of Until and GiveUpAt, or zero.
+func (r *Request) earliestEnd() time.Time {
+	if r.Until.IsZero() || !r.GiveUpAt.IsZero() && r.GiveUpAt.Before(r.Until) {
+		return r.GiveUpAt
+	}
+	return r.Until
 }
 
 // Result is how a surge ended. The owner's size was restored, or RestoreErr says why not yet.

@@ -135,13 +135,14 @@ func newSharedLists() *sharedLists {
 	}
 }
 
-// listEndpointSlices lists the EndpointSlices of a namespace. The answer is not older than the call, and may be shared.
+// listEndpointSlices lists the EndpointSlices of a namespace. The answer is not older than the call, and may be shared. Each read has
+// the whole timeout, also if its caller has waited for the read before.
 func (s *Surger) listEndpointSlices(ctx context.Context, namespace string) ([]kubeapi.EndpointSlice, error) {
 	s.mu.Lock()
 	r := getOrAdd(s.lists.slices, namespace)
 	s.mu.Unlock()
-	return call(ctx, func(ctx context.Context) ([]kubeapi.EndpointSlice, error) {
-		return r.Read(ctx, func(ctx context.Context) ([]kubeapi.EndpointSlice, error) {
+	return r.Read(ctx, func(ctx context.Context) ([]kubeapi.EndpointSlice, error) {
+		return call(ctx, func(ctx context.Context) ([]kubeapi.EndpointSlice, error) {
 			return s.api.ListEndpointSlices(ctx, namespace)
 		})
 	})
@@ -152,8 +153,8 @@ func (s *Surger) listAutoscalers(ctx context.Context, namespace string) ([]kubea
 	s.mu.Lock()
 	r := getOrAdd(s.lists.autoscalers, namespace)
 	s.mu.Unlock()
-	return call(ctx, func(ctx context.Context) ([]kubeapi.HorizontalPodAutoscaler, error) {
-		return r.Read(ctx, func(ctx context.Context) ([]kubeapi.HorizontalPodAutoscaler, error) {
+	return r.Read(ctx, func(ctx context.Context) ([]kubeapi.HorizontalPodAutoscaler, error) {
+		return call(ctx, func(ctx context.Context) ([]kubeapi.HorizontalPodAutoscaler, error) {
 			return s.api.ListHorizontalPodAutoscalers(ctx, namespace)
 		})
 	})

@@ -175,7 +175,7 @@ func (h *Hook) find(ctx context.Context) error {
 	switch {
 	case err == nil:
 		if name, timeout, err = selectHook(group, answer); err != nil {
-			return err
+			return h.explainMissing(ctx, group, err)
 		}
 	case name == "" || !isDenied(err):
 		return explainLookup(err, "--asg-hook")
@@ -190,6 +190,22 @@ func (h *Hook) find(ctx context.Context) error {
 	h.group, h.name, h.current.timeout = group, name, timeout
 	h.log.Info("found the lifecycle hook of the Auto Scaling group", "group", group, "hook", name, "timeout", timeout.String())
 	return nil
+}
+
+// explainMissing returns an error that says whether the group has other hooks, if it has none of the configured name.
+func (h *Hook) explainMissing(ctx context.Context, group string, missing error) error {
+	if h.options.Hook == "" {
+		return missing
+	}
+	answer, err := h.api.call(ctx, "DescribeLifecycleHooks", url.Values{"AutoScalingGroupName": {group}})
+	if err != nil {
+		return err
+	}
+	_, _, err = selectHook(group, answer)
+	if reason := (*hookOffError)(nil); errors.As(err, &reason) && reason.missing {
+		return err
+	}
+	return &hookOffError{reason: fmt.Sprintf("the Auto Scaling group %s has other lifecycle hooks for terminations than %s: correct --asg-hook", group, h.options.Hook)}
 }
 
 // selectHook returns the hook for terminations in a response of DescribeLifecycleHooks.

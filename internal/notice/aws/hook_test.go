@@ -107,6 +107,23 @@ func TestInstanceWithoutAGroupIsDrainedAtOnce(t *testing.T) {
 	check.Is(t, "Terminate Scheduled period 30s", describe(s))
 }
 
+func TestGroupWithAnotherHookThanTheConfiguredOneWaits(t *testing.T) {
+	for hooks, want := range map[int]string{0: "Terminate Scheduled period 30s", 1: "Terminate Scheduled period 1h0m0s"} {
+		api := &fakeAPI{}
+		api.answer = func(action string, w http.ResponseWriter) {
+			if hooks > 0 && api.calls[action] > 1 { // the first request is about the configured name
+				describeHooks(w, 600)
+			}
+		}
+		h := newTestHook(t, api, HookOptions{Group: "workers", Hook: "typo"})
+		check.Is(t, false, h.findWithRetries(t.Context(), func() {}))
+		r := asgReader{pathReader: testBase, hook: h}
+		s, err := r.parse([]byte("Terminated"), h.state())
+		must.NoError(t, err)
+		check.Is(t, want, describe(s))
+	}
+}
+
 // TestHookThatIsNotReachedYetIsCompletedLater covers a group that first deregisters the instance from a load balancer.
 func TestHookThatIsNotReachedYetIsCompletedLater(t *testing.T) {
 	api := &fakeAPI{}
