@@ -611,3 +611,22 @@ func TestHookOfDeletedNodeIsCompleted(t *testing.T) {
 		}
 	})
 }
+
+func TestMessageWaitsForTheNameOfItsInstance(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const name = "ip-10-0-0-1.ec2.internal"
+		w := newWorld(t)
+		w.config.UseNodeNameByDNS = true
+		w.setNode(name, func(n *kubeapi.Node) { n.Status.Conditions = []kubeapi.Condition{{Type: "Ready", Status: "True"}} })
+		w.dnsNames["i-0a"] = name
+		w.fail("describe", errors.New("throttled"))
+		w.send(spot("i-0a"))
+		defer w.start()()
+		time.Sleep(30 * time.Minute)
+		if w.countMessages() != 1 {
+			t.Fatal("deleted the message of an instance with an unknown name")
+		}
+		w.fail("describe", nil)
+		await(t, "the node is not drained", time.Minute, func() bool { return w.drainsOf(name) == 1 && w.countMessages() == 0 })
+	})
+}

@@ -182,6 +182,9 @@ func (c *Controller) deleteMessagesWithoutNode() {
 		return
 	}
 	isDue := func(i *instance, m *message) bool {
+		if c.needsLookup(i, nil) {
+			return false // EC2 may tell the name of its Node
+		}
 		return !i.missingSince.IsZero() && time.Since(i.missingSince) >= c.remainingGrace(i, m) && (m.event.Hook.Name == "" || m.hookTimeout > 0)
 	}
 	var candidates []*instance
