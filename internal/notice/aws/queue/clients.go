@@ -62,9 +62,13 @@ func NewClients(ctx context.Context, c Config, wrap func(http.RoundTripper) http
 			*set = aws.String(endpoint)
 		}
 	}
+	ec2, err := newEC2Client(ctx, loaded, cmp.Or(c.EC2Endpoint, c.Endpoint))
+	if err != nil {
+		return Clients{}, err
+	}
 	return Clients{
 		SQS:         sqs.NewFromConfig(loaded, func(o *sqs.Options) { base(c.Endpoint, sqsEndpoint, &o.BaseEndpoint) }),
-		EC2:         newEC2Client(loaded, cmp.Or(c.EC2Endpoint, c.Endpoint)),
+		EC2:         ec2,
 		AutoScaling: autoscaling.NewFromConfig(loaded, func(o *autoscaling.Options) { base(c.AutoScalingEndpoint, c.Endpoint, &o.BaseEndpoint) }),
 	}, nil
 }
@@ -78,7 +82,7 @@ func (r clientTransport) RoundTrip(request *http.Request) (*http.Response, error
 }
 
 // publicHost matches the public hosts of SQS, and its group is the region. The second form is an older one.
-var publicHost = regexp.MustCompile(`^(?:sqs\.([a-z0-9-]+)|([a-z0-9-]+)\.queue)\.(?:amazonaws\.com(?:\.cn)?|api\.aws)$`)
+var publicHost = regexp.MustCompile(`^(?:sqs\.([a-z0-9-]+)|([a-z0-9-]+)\.queue)\.(?:amazonaws\.com(?:\.cn)?|amazonaws\.eu|api\.aws)$`)
 
 // findRegionAndEndpoint returns the region of a queue's URL, or else the endpoint of SQS for it. That is a VPC endpoint or
 // an emulator.

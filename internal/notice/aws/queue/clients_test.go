@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
+
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
@@ -56,6 +58,19 @@ func TestEC2ClientReadsAllPagesAndErrors(t *testing.T) {
 	}
 	if _, err := clients.EC2.DescribeInstances(t.Context(), []string{"i-bad"}); err == nil || !strings.Contains(err.Error(), "UnauthorizedOperation: not you") {
 		t.Error(err)
+	}
+}
+
+func TestEC2EndpointHasDomainOfRegion(t *testing.T) {
+	for region, want := range map[string]string{
+		"eu-west-1": "https://ec2.eu-west-1.amazonaws.com", "cn-north-1": "https://ec2.cn-north-1.amazonaws.com.cn",
+		"us-gov-west-1": "https://ec2.us-gov-west-1.amazonaws.com", "eusc-de-east-1": "https://ec2.eusc-de-east-1.amazonaws.eu",
+	} {
+		c, err := newEC2Client(t.Context(), aws.Config{Region: region}, "")
+		must.NoError(t, err)
+		if c.endpoint != want {
+			t.Errorf("%s: %s, want %s", region, c.endpoint, want)
+		}
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
+	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 )
 
 // Instance is what EC2 tells about an instance.
@@ -47,15 +48,17 @@ const (
 	ec2Page        = "1000"
 )
 
-func newEC2Client(config aws.Config, endpoint string) *EC2Client {
+// newEC2Client returns a client. If endpoint is empty, it uses the public one of the region.
+func newEC2Client(ctx context.Context, config aws.Config, endpoint string) (*EC2Client, error) {
 	if endpoint == "" {
-		domain := "amazonaws.com"
-		if strings.HasPrefix(config.Region, "cn-") {
-			domain = "amazonaws.com.cn"
+		// The SDK knows the domain of each region. Both services have the same.
+		of, err := autoscaling.NewDefaultEndpointResolverV2().ResolveEndpoint(ctx, autoscaling.EndpointParameters{Region: &config.Region})
+		if err != nil {
+			return nil, fmt.Errorf("the endpoint of EC2 in the region %s: %w", config.Region, err)
 		}
-		endpoint = "https://ec2." + config.Region + "." + domain
+		endpoint = "https://ec2." + strings.TrimPrefix(of.URI.Host, "autoscaling.")
 	}
-	return &EC2Client{config, endpoint, v4.NewSigner()}
+	return &EC2Client{config, endpoint, v4.NewSigner()}, nil
 }
 
 // DescribeInstances implements EC2. It filters by ID, because a list of IDs fails for an instance that does not exist.
