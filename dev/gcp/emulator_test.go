@@ -3,6 +3,7 @@ package gcp
 import (
 	"context"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"sync"
@@ -78,6 +79,12 @@ func (p *powerRecord) count(calls map[string]int, vm string) error {
 	return nil
 }
 
+func (p *powerRecord) calls() (off, on map[string]int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return maps.Clone(p.off), maps.Clone(p.on)
+}
+
 func TestCancelledMaintenanceStopsNoVM(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		power := &powerRecord{off: map[string]int{}, on: map[string]int{}}
@@ -104,13 +111,13 @@ func TestCancelledMaintenanceStopsNoVM(t *testing.T) {
 		e.Maintain("again", Terminate) // its first maintenance must not stop it earlier
 		time.Sleep(MaintenanceNotice - time.Second)
 		synctest.Wait()
-		if power.off["cancelled"] != 0 || power.off["again"] != 0 || power.off["maintained"] != 1 {
-			t.Errorf("stopped: %v, want only the maintained VM", power.off)
+		if off, _ := power.calls(); off["cancelled"] != 0 || off["again"] != 0 || off["maintained"] != 1 {
+			t.Errorf("stopped: %v, want only the maintained VM", off)
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if power.off["cancelled"] != 0 || power.off["again"] != 1 || power.on["again"] != 1 || power.on["maintained"] != 1 {
-			t.Errorf("stopped: %v, started: %v, want each but the cancelled VM once", power.off, power.on)
+		if off, on := power.calls(); off["cancelled"] != 0 || off["again"] != 1 || on["again"] != 1 || on["maintained"] != 1 {
+			t.Errorf("stopped: %v, started: %v, want each but the cancelled VM once", off, on)
 		}
 	})
 }
