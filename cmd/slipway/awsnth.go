@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -15,7 +14,6 @@ import (
 	"github.com/slipway-dev/slipway/cmd/internal/start"
 	"github.com/slipway-dev/slipway/cmd/internal/startqueue"
 	"github.com/slipway-dev/slipway/internal/agent"
-	"github.com/slipway-dev/slipway/internal/compat"
 	"github.com/slipway-dev/slipway/internal/compat/awsnth"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/notice/aws"
@@ -32,17 +30,8 @@ func newAWSNTHCommand() *cobra.Command {
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o, err := awsnth.ParseOptions(args, os.Getenv, cmd.ErrOrStderr())
-			_, usage := errors.AsType[*compat.UsageError](err)
-			switch {
-			case errors.Is(err, flag.ErrHelp):
-				return nil
-			case usage:
-				return &exitError{exitUsage, err}
-			case err != nil:
+			if ends, err := endsAfterParsing(cmd, err, err == nil && o.ShowVersion); ends {
 				return err
-			case o.ShowVersion:
-				fmt.Fprintln(cmd.OutOrStdout(), start.Version())
-				return nil
 			}
 			return runAWSNTH(cmd.Context(), o, cmd.ErrOrStderr())
 		},

@@ -39,22 +39,33 @@ func newAKSNTHCommand() *cobra.Command {
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o, err := aksnth.ParseOptions(args, os.Getenv, cmd.ErrOrStderr())
-			_, usage := errors.AsType[*compat.UsageError](err)
-			switch {
-			case errors.Is(err, flag.ErrHelp):
-				return nil
-			case usage:
-				return &exitError{exitUsage, err}
-			case err != nil:
-				aksnth.SendStartFailure(o, err, start.Version())
+			if ends, err := endsAfterParsing(cmd, err, err == nil && o.ShowVersion); ends {
+				if _, usage := errors.AsType[*exitError](err); err != nil && !usage {
+					aksnth.SendStartFailure(o, err, start.Version())
+				}
 				return err
-			case o.ShowVersion:
-				fmt.Fprintln(cmd.OutOrStdout(), start.Version())
-				return nil
 			}
 			return runAKSNTH(cmd.Context(), o, cmd.ErrOrStderr())
 		},
 	}
+}
+
+// endsAfterParsing reports whether a drop-in command ends once its flags are parsed, with err as the result of parsing. It
+// ends with the returned error, which is nil for the help and the version. It prints the version.
+func endsAfterParsing(cmd *cobra.Command, err error, showVersion bool) (ends bool, _ error) {
+	_, usage := errors.AsType[*compat.UsageError](err)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return true, nil
+	case usage:
+		return true, &exitError{exitUsage, err}
+	case err != nil:
+		return true, err
+	case showVersion:
+		fmt.Fprintln(cmd.OutOrStdout(), start.Version())
+		return true, nil
+	}
+	return false, nil
 }
 
 func runAKSNTH(ctx context.Context, o *aksnth.Options, stderr io.Writer) (err error) {
