@@ -30,7 +30,7 @@ func newAWSNTHCommand() *cobra.Command {
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o, err := awsnth.ParseOptions(args, os.Getenv, cmd.ErrOrStderr())
-			if ends, err := endsAfterParsing(cmd, err, err == nil && o.ShowVersion); ends {
+			if ends, err := endsAfterParsing(cmd, err, err == nil && o.ShowVersion, start.Version()); ends {
 				return err
 			}
 			return runAWSNTH(cmd.Context(), o, cmd.ErrOrStderr())

@@ -39,7 +39,7 @@ func newAKSNTHCommand() *cobra.Command {
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o, err := aksnth.ParseOptions(args, os.Getenv, cmd.ErrOrStderr())
-			if ends, err := endsAfterParsing(cmd, err, err == nil && o.ShowVersion); ends {
+			if ends, err := endsAfterParsing(cmd, err, err == nil && o.ShowVersion, start.Version()); ends {
 				if _, usage := errors.AsType[*exitError](err); err != nil && !usage {
 					aksnth.SendStartFailure(o, err, start.Version())
 				}
@@ -52,7 +52,7 @@ func newAKSNTHCommand() *cobra.Command {
 
 // endsAfterParsing reports whether a drop-in command ends once its flags are parsed, with err as the result of parsing. It
 // ends with the returned error, which is nil for the help and the version. It prints the version.
-func endsAfterParsing(cmd *cobra.Command, err error, showVersion bool) (ends bool, _ error) {
+func endsAfterParsing(cmd *cobra.Command, err error, showVersion bool, version string) (ends bool, _ error) {
 	_, usage := errors.AsType[*compat.UsageError](err)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
@@ -62,7 +62,7 @@ func endsAfterParsing(cmd *cobra.Command, err error, showVersion bool) (ends boo
 	case err != nil:
 		return true, err
 	case showVersion:
-		fmt.Fprintln(cmd.OutOrStdout(), start.Version())
+		fmt.Fprintln(cmd.OutOrStdout(), version)
 		return true, nil
 	}
 	return false, nil

@@ -2,9 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
-	"flag"
-	"fmt"
 	"io"
 	"log/slog"
 	"net/url"
@@ -22,7 +19,6 @@ import (
 	provider "github.com/slipway-dev/slipway/internal/cloud/cloudpool"
 	"github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
 	"github.com/slipway-dev/slipway/internal/cloudpool"
-	"github.com/slipway-dev/slipway/internal/compat"
 	"github.com/slipway-dev/slipway/internal/compat/kubeaware"
 	"github.com/slipway-dev/slipway/internal/elapsed"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
@@ -38,17 +34,8 @@ func newKubeawareCommand() *cobra.Command {
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f, err := kubeaware.ParseFlags(args, os.Getenv, cmd.ErrOrStderr())
-			_, usage := errors.AsType[*compat.UsageError](err)
-			switch {
-			case errors.Is(err, flag.ErrHelp):
-				return nil
-			case usage:
-				return &exitError{exitUsage, err}
-			case err != nil:
+			if ends, err := endsAfterParsing(cmd, err, err == nil && f.ShowVersion, "Version: "+start.Version()); ends {
 				return err
-			case f.ShowVersion:
-				fmt.Fprintln(cmd.OutOrStdout(), "Version: "+start.Version())
-				return nil
 			}
 			c, err := kubeaware.Load(f.ConfigFile)
 			if err != nil {
