@@ -37,11 +37,11 @@ type ClientOptions struct {
 // It uses no proxy, because the service answers only the instance itself. It follows no redirect. It measures how far
 // the clocks of the instance and of the service are apart.
 type Client struct {
-	options    ClientOptions
-	transport  *http.Transport
-	http       *http.Client
-	answered   atomic.Bool
-	clockAhead atomic.Int64 // nanoseconds
+	options   ClientOptions
+	transport *http.Transport
+	http      *http.Client
+	answered  atomic.Bool
+	clock     Clock
 }
 
 // NewClient returns a client.
@@ -81,28 +81,13 @@ func newTransport(dialTimeout time.Duration) *http.Transport {
 // CloseIdleConnections closes the connections that no request uses.
 func (c *Client) CloseIdleConnections() { c.transport.CloseIdleConnections() }
 
-// ClockAhead returns how far this instance's clock is ahead of the service's clock. The result is negative if it is
-// behind. It is measured with the Date header of responses. It is 0 for a difference of about 1 s, because Date has no
-// fractions. It is also 0 for more than one day ahead. ClockAhead is safe for concurrent use.
-func (c *Client) ClockAhead() time.Duration { return time.Duration(c.clockAhead.Load()) }
+// ClockAhead returns how far this instance's clock is ahead of the service's clock, as [Clock.Ahead].
+func (c *Client) ClockAhead() time.Duration { return c.clock.Ahead() }
 
-// maxClockAhead is the largest difference between the clocks that is used to correct deadlines. A larger difference is
-// ignored. Then NotBefore lies in the past, and the minimum notice time applies.
-const maxClockAhead = 24 * time.Hour
-
-// updateClockAhead measures how far this instance's clock is ahead, from the Date header of a response. The service
-// created the response between sent and now. So a slow response gives only a rough estimate.
+// updateClockAhead compares the clocks, if a response has a Date header.
 func (c *Client) updateClockAhead(sent, now time.Time, header http.Header) {
-	date, err := http.ParseTime(header.Get("Date"))
-	if err != nil {
-		return
-	}
-	least, most := sent.Sub(date)-time.Second, now.Sub(date)
-	if most > maxClockAhead {
-		least, most = 0, 0
-	}
-	if known := c.ClockAhead(); known < least-time.Second || known > most+time.Second {
-		c.clockAhead.Store(int64(((least + most) / 2).Round(time.Second)))
+	if date, err := http.ParseTime(header.Get("Date")); err == nil {
+		c.clock.Update(sent, now, date)
 	}
 }
 
