@@ -63,9 +63,10 @@ type Options struct {
 	DryRun  bool
 	Metrics *queue.Metrics
 	Log     *slog.Logger
-	// OnUnreadable and Beat are those of [queue.InboxOptions]; each may be nil.
-	OnUnreadable func(m queue.Message, err error)
-	Beat         func()
+	// OnUnreadable, Beat and OnReceive are as in [queue.InboxOptions], and OnHookRefused is as in [queue.NewHooks]; each may be nil.
+	OnUnreadable    func(m queue.Message, err error)
+	Beat, OnReceive func()
+	OnHookRefused   func(err error)
 }
 
 // Controller handles one queue. Run may be called once.
@@ -112,15 +113,16 @@ func New(o Options) *Controller {
 	}
 	o.Acknowledges = o.Acknowledges && o.Config.Acknowledge
 	return &Controller{
-		options: o, log: o.Log, hooks: queue.NewHooks(o.Clients.AutoScaling, o.Config, o.Metrics, o.Log), slots: newSlotPool(o.Config.Workers),
+		options: o, log: o.Log, hooks: queue.NewHooks(o.Clients.AutoScaling, o.Config, o.Metrics, o.Log, o.OnHookRefused), slots: newSlotPool(o.Config.Workers),
 		inbox: queue.NewInbox(queue.InboxOptions{
-			SQS: o.Clients.SQS, Config: o.Config, Metrics: o.Metrics, Log: o.Log, ReadOnly: o.DryRun, OnUnreadable: o.OnUnreadable, Beat: o.Beat,
+			SQS: o.Clients.SQS, Config: o.Config, Metrics: o.Metrics, Log: o.Log, ReadOnly: o.DryRun, OnUnreadable: o.OnUnreadable, Beat: o.Beat, OnReceive: o.OnReceive,
 		}),
 		updates: make(chan func(), 64), nodes: map[string]*node{}, names: map[string]map[string]bool{}, ending: map[string]*run{}, instances: map[string]*instance{}, messages: map[string]*message{},
 	}
 }
 
-// Run handles the queue until ctx ends. Then it waits for the agents to end.
+// Run handles the queue until ctx ends. Then it waits for the agents to end, and returns the messages that are not handled to
+// the queue.
 func (c *Controller) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer c.group.Wait()
@@ -279,7 +281,11 @@ func (c *Controller) reconcileAll() {
 		c.reconcile(id)
 	}
 	c.lookUpInstances()
-	c.deleteMessagesWithoutNode()
+	isFull := c.inbox.IsFull()
+	c.deleteMessagesWithoutNode(isFull)
+	if isFull {
+		c.parkMessagesWithoutNode()
+	}
 	c.updateMetrics()
 }
 

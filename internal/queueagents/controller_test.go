@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/aws/smithy-go"
+
 	"github.com/slipway-dev/slipway/internal/agent"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/notice"
@@ -217,15 +219,20 @@ func TestHookOfCordonedNodeIsCompletedAfterTheDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.policy.ActionByType[notice.Terminate] = agent.Cordon
-		w.config.CompletionDelay = time.Minute
+		w.config.CompletionDelay = 5 * time.Minute // longer than the timeout of the hook, 2 minutes
 		w.addNode("a", "i-0a")
 		w.send(w.hook("i-0a", "TERMINATING", "token"))
 		defer w.start()()
-		time.Sleep(50 * time.Second)
-		if w.waitingHooks() != 1 {
-			t.Error("the hook is completed before the delay has passed")
+		time.Sleep(290 * time.Second)
+		if heartbeats := w.countHeartbeats(); w.waitingHooks() != 1 || heartbeats != 5 {
+			t.Errorf("10 s before the end of the delay: %d hooks wait after %d heartbeats, want 1 after 5", w.waitingHooks(), heartbeats)
 		}
 		await(t, "the hook waits", time.Minute, func() bool { return w.waitingHooks() == 0 && w.countMessages() == 0 })
+		before := w.countHeartbeats()
+		time.Sleep(5 * time.Minute)
+		if after := w.countHeartbeats() - before; after != 0 {
+			t.Errorf("%d heartbeats after the completion", after)
+		}
 	})
 }
 
@@ -266,9 +273,14 @@ func TestNoticesOfTwoKindsAreOneDrain(t *testing.T) {
 }
 
 func health(status string, starts time.Time) string {
+	return healthOf(`{"entityValue":"i-0a","status":"PENDING"},{"entityValue":"i-0ff"}`, status, starts)
+}
+
+// healthOf returns a scheduled event with these entities.
+func healthOf(entities, status string, starts time.Time) string {
 	return bridge("aws.health", "AWS Health Event", fmt.Sprintf(`{"eventArn":"arn:aws:health:eu-west-1::event/EC2/X/1","service":"EC2","eventTypeCategory":"scheduledChange",`+
-		`"eventTypeCode":"AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED","statusCode":%q,"startTime":%q,"affectedEntities":[{"entityValue":"i-0a"},{"entityValue":"i-0ff"}]}`,
-		status, starts.UTC().Format(time.RFC1123)))
+		`"eventTypeCode":"AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED","statusCode":%q,"startTime":%q,"affectedEntities":[%s]}`,
+		status, starts.UTC().Format(time.RFC1123), entities))
 }
 
 func TestScheduledEventWaitsOnTheNodeUntilItIsDue(t *testing.T) {
@@ -628,5 +640,110 @@ func TestMessageWaitsForTheNameOfItsInstance(t *testing.T) {
 		}
 		w.fail("describe", nil)
 		await(t, "the node is not drained", time.Minute, func() bool { return w.drainsOf(name) == 1 && w.countMessages() == 0 })
+	})
+}
+
+func TestResolvedEntityRestoresOnlyItsNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		for _, name := range []string{"a", "b", "c"} {
+			w.addNode(name, "i-0"+name)
+		}
+		event := queue.Event{Kind: queue.ScheduledEvent, ID: "arn:aws:health:eu-west-1::event/EC2/X/1"}
+		starts := time.Now().Add(5 * time.Minute)
+		w.send(healthOf(`{"entityValue":"i-0a"},{"entityValue":"i-0b","status":"PENDING"},{"entityValue":"i-0c","status":"RESOLVED"}`, "upcoming", starts))
+		defer w.start()()
+		await(t, "the nodes are not drained", time.Minute, func() bool { return w.drainsOf("a")+w.drainsOf("b") == 2 && w.countMessages() == 0 })
+		w.send(healthOf(`{"entityValue":"i-0a","status":"Resolved"},{"entityValue":"i-0b","status":"PENDING"},{"entityValue":"i-0c","status":"RESOLVED"}`, "upcoming", starts))
+		await(t, "the node is not restored", time.Minute, func() bool { return w.phaseOf("a", event.NoticeID()) == "" && w.countMessages() == 0 })
+		if w.phaseOf("b", event.NoticeID()) != "drained" || w.drainsOf("c") != 0 {
+			t.Errorf("the affected node: phase %q; the resolved one: %d drains", w.phaseOf("b", event.NoticeID()), w.drainsOf("c"))
+		}
+	})
+}
+
+func TestFloodOfOtherInstancesDelaysNoNotice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.addNode("a", "i-0a")
+		w.config.UnknownNodeGrace = 2 * time.Minute
+		for k := range 10 { // the inbox takes 10000 instances
+			var entities []string
+			for i := range 1000 {
+				entities = append(entities, fmt.Sprintf(`{"entityValue":"i-%x%04x"}`, k+1, i))
+			}
+			w.send(healthOf(strings.Join(entities, ","), "upcoming", time.Now().Add(time.Hour)))
+		}
+		defer w.start()()
+		for range 8 { // until the flood is older than the grace
+			time.Sleep(30 * time.Second)
+			w.send(spot("i-0a"))
+			left := w.countMessages()
+			await(t, "the notice waits for the flood", 15*time.Second, func() bool { return w.countMessages() < left })
+		}
+		if w.drainsOf("a") != 1 || w.countMessages() != 0 {
+			t.Errorf("%d drains; %d messages are left", w.drainsOf("a"), w.countMessages())
+		}
+	})
+}
+
+func TestPlannedEventOutlivesItsNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.config.DeleteIfNodeNotFound = true // of the other instance
+		w.addNode("a", "i-0a")
+		w.send(health("upcoming", time.Now().Add(3*time.Hour)))
+		defer w.start()()
+		await(t, "the message is left", time.Minute, func() bool { return w.countMessages() == 0 })
+		w.deleteNode("a")
+		time.Sleep(time.Hour) // longer than the grace
+		w.addNode("a", "i-0a")
+		time.Sleep(2*time.Hour - 10*time.Minute)
+		if w.drainsOf("a") != 1 {
+			t.Errorf("%d drains 10 minutes before the event", w.drainsOf("a"))
+		}
+	})
+}
+
+func TestRefusedCompletionIsRetriedAndReported(t *testing.T) {
+	for name, policy := range map[string]agent.Action{"drained": agent.Drain, "cordoned": agent.Cordon} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			w.policy.ActionByType[notice.Terminate] = policy
+			w.addNode("a", "i-0a")
+			w.fail("complete", &smithy.GenericAPIError{Code: "ValidationError", Message: "AutoScalingGroup name not found - AutoScalingGroup workers not found"})
+			w.send(w.hook("i-0a", "TERMINATING", "token"))
+			defer w.start()()
+			time.Sleep(10 * time.Minute)
+			w.mu.Lock()
+			refused := w.refused
+			w.mu.Unlock()
+			if w.countMessages() != 1 || refused == 0 {
+				t.Errorf("%s: %d messages while the group is unknown, %d reports", name, w.countMessages(), refused)
+			}
+			w.fail("complete", nil)
+			await(t, name+": the hook waits", time.Minute, func() bool { return w.waitingHooks() == 0 && w.countMessages() == 0 })
+			w.send(w.hook("i-0a", "TERMINATING", "token"))
+			w.mu.Lock()
+			delete(w.hooks, "token") // by an agent on the node
+			w.mu.Unlock()
+			await(t, name+": the message of a completed hook is left", time.Minute, func() bool { return w.countMessages() == 0 })
+		})
+	}
+}
+
+func TestHookThatIsRefusedForGoodIsDroppedOnceItHasEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.addNode("a", "i-0a")
+		w.fail("complete", &smithy.GenericAPIError{Code: "AccessDenied"})
+		began := time.Now().Add(10*time.Minute - 48*time.Hour) // the limit of AWS is 48 hours
+		w.send(fmt.Sprintf(`{"Time":%q,%s`, began.UTC().Format(time.RFC3339), w.hook("i-0a", "TERMINATING", "token")[1:]))
+		defer w.start()()
+		time.Sleep(9 * time.Minute)
+		if w.countMessages() != 1 || w.drainsOf("a") != 1 {
+			t.Errorf("%d messages and %d drains while the hook may wait, want 1 and 1", w.countMessages(), w.drainsOf("a"))
+		}
+		await(t, "the message is left", 2*time.Minute, func() bool { return w.countMessages() == 0 })
 	})
 }

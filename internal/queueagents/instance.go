@@ -132,7 +132,7 @@ func (c *Controller) reconcile(id string) {
 	c.applyMessages(i, now)
 	c.readRecords(i, nodes)
 	c.dropEndedNotices(i, nodes, now)
-	due, planned, later := i.split(now)
+	due, planned, later := i.split(now.Add(-c.inbox.ClockAhead()))
 	for _, n := range nodes {
 		c.syncAgent(i, n, due, planned)
 		c.syncPlanned(n, i, later, now)
@@ -143,7 +143,9 @@ func (c *Controller) reconcile(id string) {
 		}
 	}
 	c.syncHeartbeats(i, nodes, due)
-	if len(i.messages) == 0 && len(i.ended) == 0 && (len(i.notices) == 0 || len(nodes) == 0 && now.Sub(i.missingSince) > c.options.Config.UnknownNodeGrace) {
+	// AWS may announce a scheduled event only once. If the instance registers again, its new Node gets the record.
+	isGone := len(nodes) == 0 && (!i.hadNode || len(later) == 0 && now.Sub(i.missingSince) > c.options.Config.UnknownNodeGrace)
+	if len(i.messages) == 0 && len(i.ended) == 0 && (len(i.notices) == 0 || isGone) {
 		c.forget(i, nodes)
 	}
 }
@@ -163,7 +165,7 @@ func (c *Controller) applyMessages(i *instance, now time.Time) {
 		e := &m.event
 		switch {
 		case e.Kind == queue.ASGLaunch, e.Hook.Name != "" && m.hookTimeout == 0:
-		case e.IsInterruption():
+		case e.IsInterruption(i.id):
 			c.applyInterruption(i, m, now)
 		default:
 			for _, id := range i.endedBy(e) {
@@ -229,6 +231,7 @@ func (c *Controller) applyInterruption(i *instance, m *message, now time.Time) {
 		if known.announced.IsZero() {
 			known.announced = now
 		}
+		known.ClockAhead = c.inbox.ClockAhead()
 		if e.Kind == queue.ASGTerminate && !c.hooks.KeepsWaiting() && !e.Time.IsZero() {
 			known.NotBefore = e.Time.Add(known.NoticePeriod)
 		}
@@ -249,7 +252,7 @@ func dueTime(n notice.Notice, now time.Time) time.Time {
 	case n.Type == notice.Rebalance:
 		return time.Time{}
 	case !n.NotBefore.IsZero():
-		return n.NotBefore
+		return n.NotBefore.Add(n.ClockAhead)
 	}
 	return now.Add(n.NoticePeriod)
 }
@@ -262,8 +265,8 @@ func (c *Controller) readRecords(i *instance, nodes []*node) {
 			return false // it may be of an earlier instance with the name
 		}
 		n.NotApprovable = true // until its message has told the hook
-		if n.Type != notice.Rebalance && due.IsZero() {
-			due = n.NotBefore
+		if n.Type != notice.Rebalance && due.IsZero() && !n.NotBefore.IsZero() {
+			due = n.NotBefore.Add(n.ClockAhead)
 		}
 		i.notices[n.ID] = &instanceNotice{Notice: n, due: due, announced: announced}
 		return true
@@ -272,7 +275,7 @@ func (c *Controller) readRecords(i *instance, nodes []*node) {
 		var resumed []notice.Notice
 		for _, r := range n.reports {
 			if r.Type.HasDeadline() && !r.NotBefore.IsZero() {
-				r.Deadline = r.NotBefore // the deadline of a started notice is its first read
+				r.Deadline = r.NotBefore.Add(r.ClockAhead) // the deadline of a started notice is its first read
 			}
 			announced := r.Seen
 			if r.Type == notice.Rebalance && !r.NotBefore.IsZero() {
@@ -286,7 +289,7 @@ func (c *Controller) readRecords(i *instance, nodes []*node) {
 			i.planner.Resume(resumed)
 		}
 		for _, p := range n.planned {
-			add(p, p.NotBefore, time.Time{})
+			add(p, time.Time{}, time.Time{})
 		}
 	}
 }
@@ -320,7 +323,7 @@ func (n *node) reportOf(id string) *report.Report {
 
 func (i *instance) hasMessageFor(id string) bool {
 	for _, m := range i.messages {
-		if m.event.IsInterruption() && m.event.NoticeID() == id || slices.Contains(i.endedBy(&m.event), id) {
+		if m.event.IsInterruption(i.id) && m.event.NoticeID() == id || slices.Contains(i.endedBy(&m.event), id) {
 			return true
 		}
 	}
@@ -362,21 +365,16 @@ func (c *Controller) actionFor(n notice.Notice) agent.Action {
 	return c.options.Policy.Decide(n, agent.SeenTimes{First: time.Now(), Started: time.Now()}).Action
 }
 
-// syncHeartbeats sends heartbeats for the hooks of an instance with a Node, until the hooks are completed.
+// syncHeartbeats sends heartbeats for the hooks of an instance with a Node, until the hooks are completed and their messages
+// are handled. An instance that is only cordoned waits too, for Config.CompletionDelay.
 func (c *Controller) syncHeartbeats(i *instance, nodes []*node, due []notice.Notice) {
 	for _, d := range due {
 		n := i.notices[d.ID]
-		isDone := len(nodes) == 0 || n.approval != nil && n.approval.isCompleted() ||
-			slices.ContainsFunc(nodes, func(node *node) bool {
-				r := node.reportOf(d.ID)
-				return r != nil && r.Phase == string(agent.Acknowledged)
-			})
-		action := c.actionFor(d)
 		switch {
 		case n.approval == nil:
-		case isDone || !c.options.Acknowledges:
+		case len(nodes) == 0, n.approval.isCompleted(), !i.hasMessageFor(d.ID), !c.options.Acknowledges:
 			n.endHeartbeats()
-		case n.stopHeartbeats == nil && (action == agent.Drain || action == agent.DrainMarked):
+		case n.stopHeartbeats == nil && c.actionFor(d) != agent.Ignore:
 			var ctx context.Context
 			ctx, n.stopHeartbeats = context.WithCancel(c.ctx)
 			a := n.approval

@@ -2,6 +2,7 @@ package queueagents
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -34,7 +35,9 @@ func (c *Controller) isHandled(i *instance, m *message, nodes []*node, planned [
 	e := &m.event
 	known := i.notices[e.NoticeID()]
 	switch {
-	case len(nodes) == 0 && e.Kind == queue.StateChange && !e.IsInterruption():
+	case e.IsExpired(now):
+		return true // AWS does not wait any more, even if it has refused each completion of the hook
+	case len(nodes) == 0 && e.Kind == queue.StateChange && !e.IsInterruption(i.id):
 		return true // an instance that starts has no notice to end
 	case len(nodes) == 0:
 		// The Node may be gone before its agent has recorded the completion. For all others see deleteMessagesWithoutNode.
@@ -43,7 +46,7 @@ func (c *Controller) isHandled(i *instance, m *message, nodes []*node, planned [
 		return c.completeLaunch(m, nodes, now)
 	case e.Hook.Name != "" && m.hookTimeout == 0:
 		return false
-	case !e.IsInterruption():
+	case !e.IsInterruption(i.id):
 		return !slices.ContainsFunc(i.endedBy(e), func(id string) bool {
 			return slices.ContainsFunc(nodes, func(n *node) bool { return n.hasRecord(id) })
 		})
@@ -160,15 +163,53 @@ func (c *Controller) graceOf(m *message) time.Duration {
 // restartGrace is how long an instance has to have no Node after a restart, if its message is older than the grace time.
 const restartGrace = 30 * time.Second
 
+// isPastGrace reports whether a message is older than its grace.
+func (c *Controller) isPastGrace(m *message) bool {
+	return !m.Sent.IsZero() && time.Since(m.Sent) >= c.graceOf(m)
+}
+
 // remainingGrace returns how long this process has to see no Node for the instance of a message. The time since the message
 // was sent counts, unless this process has seen a Node. Otherwise a process that restarts again and again would never delete
-// the message, and the redrive policy would take it for poison.
-func (c *Controller) remainingGrace(i *instance, m *message) time.Duration {
+// the message, and the redrive policy would take it for poison. In a full inbox an old message makes room at once.
+func (c *Controller) remainingGrace(i *instance, m *message, isFull bool) time.Duration {
 	grace := c.graceOf(m)
-	if !i.hadNode && !m.Sent.IsZero() && time.Since(m.Sent) >= grace {
-		return min(grace, restartGrace)
+	switch {
+	case i.hadNode || !c.isPastGrace(m):
+		return grace
+	case isFull:
+		return 0
 	}
-	return grace
+	return min(grace, restartGrace)
+}
+
+// parkMessagesWithoutNode makes room in a full inbox: it parks the messages of instances that never had a Node here. SQS delivers
+// them again later. So the messages of other clusters cannot hold back a notice of this one. A message that is past its grace
+// is deleted instead, see deleteMessagesWithoutNode.
+func (c *Controller) parkMessagesWithoutNode() {
+	parked := 0
+	for _, m := range c.messages {
+		if c.isPastGrace(m) || m.completion != notCompleted || slices.ContainsFunc(slices.Collect(maps.Keys(m.waiting)), c.mayHaveNode) {
+			continue
+		}
+		parked++
+		for id := range m.waiting {
+			i := c.instances[id]
+			if delete(i.messages, m.ID); len(i.messages) == 0 {
+				c.forget(i, nil)
+			}
+		}
+		delete(c.messages, m.ID)
+		c.inbox.Park(m.ID)
+	}
+	if parked > 0 {
+		c.log.Warn("too many messages at once: those of instances without a node are put back into the queue for a while", "messages", parked, "left", len(c.messages))
+	}
+}
+
+// mayHaveNode reports whether an instance has or had a Node. While EC2 has not told the name of its Node, it may have one.
+func (c *Controller) mayHaveNode(instanceID string) bool {
+	i := c.instances[instanceID]
+	return i.hadNode || i.missingSince.IsZero() || c.needsLookup(i, nil)
 }
 
 // listInterval is the pause between two lists of all Nodes. An account with many other instances sends messages about them
@@ -177,7 +218,7 @@ const listInterval = 10 * time.Second
 
 // deleteMessagesWithoutNode deletes the messages of instances that had no Node for the grace time. It does so only if a
 // current list of the API server, and not only the watch, has no Node of the instance.
-func (c *Controller) deleteMessagesWithoutNode() {
+func (c *Controller) deleteMessagesWithoutNode(isFull bool) {
 	if c.isListing || !c.nodesListed || time.Now().Before(c.nextList) {
 		return
 	}
@@ -185,7 +226,7 @@ func (c *Controller) deleteMessagesWithoutNode() {
 		if c.needsLookup(i, nil) {
 			return false // EC2 may tell the name of its Node
 		}
-		return !i.missingSince.IsZero() && time.Since(i.missingSince) >= c.remainingGrace(i, m) && (m.event.Hook.Name == "" || m.hookTimeout > 0)
+		return !i.missingSince.IsZero() && time.Since(i.missingSince) >= c.remainingGrace(i, m, isFull) && (m.event.Hook.Name == "" || m.hookTimeout > 0)
 	}
 	var candidates []*instance
 	for _, i := range c.instances {

@@ -55,6 +55,7 @@ type world struct {
 	tags       map[string][]string // of EC2 instances
 	dnsNames   map[string]string
 	unreadable int
+	refused    int // requests about hooks
 	lists      int // of all Nodes
 }
 
@@ -104,6 +105,11 @@ func (w *world) start() (kill func()) {
 		OnUnreadable: func(queue.Message, error) {
 			w.mu.Lock()
 			w.unreadable++
+			w.mu.Unlock()
+		},
+		OnHookRefused: func(error) {
+			w.mu.Lock()
+			w.refused++
 			w.mu.Unlock()
 		},
 	})
@@ -185,6 +191,12 @@ func (w *world) send(body string) {
 	w.sent++
 	id := fmt.Sprintf("message-%d", w.sent)
 	w.messages[id] = &queued{id: id, body: body, sent: time.Now(), visibleAt: time.Now()}
+}
+
+func (w *world) countHeartbeats() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.heartbeats
 }
 
 func (w *world) countMessages() int {

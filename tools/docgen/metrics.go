@@ -224,6 +224,7 @@ func agentLabels() map[string]labelDoc {
 	kinds := labelDoc{values: append(toStrings(queue.Kinds()), string(queue.ASGTest), string(queue.Other), queue.Unreadable)}
 	return map[string]labelDoc{
 		"slipway_queue_messages_received_total.kind": kinds, "slipway_queue_messages_deleted_total.kind": kinds, "slipway_queue_messages_parked_total.kind": kinds,
+		"slipway_queue_hook_failures_total.request":        {values: namedConstants("internal/notice/aws/queue", "heartbeatRequest", "completionRequest")},
 		"slipway_agent_notices_total.action":               {values: toStrings(agent.Actions())},
 		"slipway_agent_last_read_timestamp_seconds.source": {open: "name of a source of notices, such as `azure`, `aws-events` or `gce-spot`"},
 		"slipway_agent_polls_total.result":                 {values: append(namedConstants("internal/agent", "pollOK"), toStrings(poll.Classes())...)},

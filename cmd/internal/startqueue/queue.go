@@ -12,12 +12,12 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/slipway-dev/slipway/cmd/internal/start"
 	"github.com/slipway-dev/slipway/internal/agent"
-	"github.com/slipway-dev/slipway/internal/cloud/aws/providerid"
 	"github.com/slipway-dev/slipway/internal/config"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/notice/aws/queue"
@@ -48,9 +48,10 @@ type Queue struct {
 	clients queue.Clients
 	metrics *queue.Metrics
 	alive   *observe.Heartbeat
-	read    atomic.Bool // a request for messages was sent
-	// nextUnreadable is when an Event about an unreadable message may be created again. It belongs to the receiver of messages.
-	nextUnreadable time.Time
+	read    atomic.Bool // SQS has answered a request for messages
+
+	mu        sync.Mutex
+	nextEvent map[eventReason]time.Time // when an Event with the reason may be created again
 }
 
 // RunQueue runs the queue mode alone until ctx ends: one agent for each node with a notice in the queue. c has the
@@ -86,6 +87,7 @@ func NewQueue(ctx context.Context, c config.Agent, q queue.Config, x start.Agent
 	}
 	return &Queue{
 		agents: agents, config: c, queue: q, clients: clients, metrics: queue.NewMetrics(agents.Registry), alive: observe.NewHeartbeat("queue", stuckTimeout),
+		nextEvent: map[eventReason]time.Time{},
 	}, nil
 }
 
@@ -99,7 +101,7 @@ func (q *Queue) checkReady() error {
 	if q.read.Load() {
 		return nil
 	}
-	return fmt.Errorf("queue %s: no request for messages was sent yet", q.queue.URL)
+	return fmt.Errorf("queue %s: SQS has not answered a request for messages yet", q.queue.URL)
 }
 
 // Start handles the queue until ctx ends, and sends the notifications of the agents.
@@ -115,17 +117,14 @@ func (q *Queue) run(ctx context.Context) error {
 	c := q.config
 	controller := queueagents.New(queueagents.Options{
 		API: q.agents.API, Clients: q.clients, Config: q.queue, Metrics: q.metrics, Log: q.agents.Log,
-		WatchNodes: func(ctx context.Context, h kubeapi.Handler[kubeapi.Node]) {
-			_ = kubeapi.ListAndWatch(ctx, q.agents.API, kubeapi.WatchScope{Path: []string{"api", "v1", "nodes"}}, h)
-		},
-		NewAgent: q.newAgent,
-		Policy:   q.agents.Policy(), Leads: poll.Leads{Retirement: c.RetirementLead, Maintenance: c.MaintenanceLead},
+		WatchNodes: queueagents.NewNodeWatcher(q.agents.API), NewAgent: q.newAgent,
+		Policy: q.agents.Policy(), Leads: poll.Leads{Retirement: c.RetirementLead, Maintenance: c.MaintenanceLead},
 		Acknowledges: c.Acknowledge, DryRun: c.DryRun,
-		OnUnreadable: func(m queue.Message, err error) { q.reportUnreadable(ctx, m, err) },
-		Beat: func() {
-			q.alive.Beat()
-			q.read.Store(true)
+		OnUnreadable: func(m queue.Message, err error) {
+			q.createEvent(ctx, messageUnreadable, fmt.Sprintf("message %s of queue %s is left to the redrive policy of the queue: %v", m.ID, q.queue.URL, err))
 		},
+		OnHookRefused: func(err error) { q.createEvent(ctx, hookRefused, "AWS refused the "+err.Error()) },
+		Beat:          q.alive.Beat, OnReceive: func() { q.read.Store(true) },
 	})
 	q.agents.Log.Info("handling the queue", "version", start.Version(), "queue", q.queue.URL, "workers", q.queue.Workers, "dryRun", c.DryRun)
 	return controller.Run(ctx)
@@ -133,15 +132,7 @@ func (q *Queue) run(ctx context.Context) error {
 
 func (q *Queue) newAgent(node *kubeapi.Node, instance string, source *queue.Source, slots agent.DrainSlots) (queueagents.Agent, error) {
 	return q.agents.New(node, instance, source, func(o *agent.Options) {
-		o.ForAWSQueue, o.InstanceName = true, providerid.InstanceID
-		// An agent may stop because another Node has the name now, or because another process leads. It must not wait for a drain.
-		o.StopTimeout = 0
-		if o.DrainSlots == nil { // --max-concurrent-drains limits the drains of the whole cluster
-			o.DrainSlots = slots
-		}
-		if q.config.Acknowledge && q.queue.Acknowledge && !q.config.DryRun {
-			o.Approver = source
-		}
+		queueagents.SetAgentOptions(o, source, slots, q.config.Acknowledge && q.queue.Acknowledge && !q.config.DryRun)
 	})
 }
 
@@ -267,28 +258,35 @@ const (
 	// messageUnreadable is Warning, on Pod: a message of the queue cannot be read, and is left to the redrive policy of the
 	// queue.
 	messageUnreadable eventReason = "QueueMessageUnreadable"
+	// hookRefused is Warning, on Pod: AWS refuses a heartbeat or the completion of a lifecycle hook, because a right is missing
+	// or a name is wrong. It is tried again.
+	hookRefused eventReason = "QueueHookRefused"
 )
 
-// unreadableInterval is the pause between two Events about unreadable messages. A sender to the queue could otherwise fill the
-// storage of the API server. All of them are in the log and the metrics.
-const unreadableInterval = 10 * time.Second
+// eventInterval is the pause between two Events with one reason. A sender to the queue could otherwise fill the storage of the
+// API server. All of them are in the log and the metrics.
+const eventInterval = 10 * time.Second
 
-// reportUnreadable creates an Event about an unreadable message, on this process's own pod. Outside a pod there is none.
-func (q *Queue) reportUnreadable(ctx context.Context, m queue.Message, err error) {
+// createEvent creates an Event on this process's own pod. Outside a pod there is none.
+func (q *Queue) createEvent(ctx context.Context, reason eventReason, message string) {
 	namespace, pod := q.config.Namespace, os.Getenv("POD_NAME")
 	if namespace == "" || pod == "" || q.config.DryRun {
 		return
 	}
 	now := time.Now()
-	if now.Before(q.nextUnreadable) {
+	q.mu.Lock()
+	isDue := !now.Before(q.nextEvent[reason])
+	if isDue {
+		q.nextEvent[reason] = now.Add(eventInterval)
+	}
+	q.mu.Unlock()
+	if !isDue {
 		return
 	}
-	q.nextUnreadable = now.Add(unreadableInterval)
 	e := kubeapi.Event{
 		Metadata:       kubeapi.ObjectMeta{Name: fmt.Sprintf("%s.%x", pod, now.UnixNano()), Namespace: namespace},
 		InvolvedObject: kubeapi.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: namespace, Name: pod, UID: os.Getenv("POD_UID")},
-		Type:           "Warning", Reason: string(messageUnreadable), Count: 1, FirstTimestamp: now, LastTimestamp: now,
-		Message: observe.ClipBytes(fmt.Sprintf("message %s of queue %s is left to the redrive policy of the queue: %v", m.ID, q.queue.URL, err), maxEventBytes),
+		Type:           "Warning", Reason: string(reason), Count: 1, FirstTimestamp: now, LastTimestamp: now, Message: observe.ClipBytes(message, maxEventBytes),
 	}
 	e.Source.Component = "slipway"
 	go func() {

@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/slipway-dev/slipway/internal/agent"
-	"github.com/slipway-dev/slipway/internal/cloud/aws/providerid"
 	"github.com/slipway-dev/slipway/internal/config"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/notice/aws/queue"
@@ -41,19 +40,16 @@ func runQueue(ctx context.Context, t *testing.T, adjust func(*queue.Config), log
 	}
 	metrics := agent.NewMetrics(observe.NewRegistry())
 	newAgent := func(n *kubeapi.Node, instance string, source *queue.Source, slots agent.DrainSlots) (queueagents.Agent, error) {
-		return agent.New(agent.Options{
-			Node: n.Name, ResourceName: instance, InstanceName: providerid.InstanceID, API: kube, InitialNode: n, Sources: []agent.Source{source}, Approver: source,
-			Policy: c.BuildNoticePolicy(), DeadlineMargin: c.DeadlineMargin, Taint: c.BuildTaint(), GracePeriodSeconds: &c.GracePeriod, DrainSlots: slots,
-			ForAWSQueue: true, StopTimeout: c.StopGrace, Metrics: metrics.WithoutGauges(), Heartbeat: observe.NewHeartbeat("agent", time.Hour), Log: log.With("node", n.Name),
-		}), nil
+		o := agent.Options{
+			Node: n.Name, ResourceName: instance, API: kube, InitialNode: n, Sources: []agent.Source{source}, Policy: c.BuildNoticePolicy(),
+			DeadlineMargin: c.DeadlineMargin, Taint: c.BuildTaint(), GracePeriodSeconds: &c.GracePeriod, Metrics: metrics.WithoutGauges(),
+			Heartbeat: observe.NewHeartbeat("agent", time.Hour), Log: log.With("node", n.Name),
+		}
+		queueagents.SetAgentOptions(&o, source, slots, true)
+		return agent.New(o), nil
 	}
 	return queueagents.New(queueagents.Options{
-		API: kube, WatchNodes: func(ctx context.Context, h kubeapi.Handler[kubeapi.Node]) { watchNodes(ctx, kube, h) }, NewAgent: newAgent, Clients: clients,
+		API: kube, WatchNodes: queueagents.NewNodeWatcher(kube), NewAgent: newAgent, Clients: clients,
 		Config: q, Policy: c.BuildNoticePolicy(), Leads: poll.Leads{Retirement: c.RetirementLead, Maintenance: c.MaintenanceLead}, Acknowledges: true, Metrics: queue.NewMetrics(observe.NewRegistry()), Log: log,
 	}).Run(ctx)
-}
-
-// watchNodes lists and watches all Nodes until ctx ends.
-func watchNodes(ctx context.Context, kube *kubeapi.Client, h kubeapi.Handler[kubeapi.Node]) {
-	_ = kubeapi.ListAndWatch(ctx, kube, kubeapi.WatchScope{Path: []string{"api", "v1", "nodes"}}, h) // it ends with ctx
 }

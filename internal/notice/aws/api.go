@@ -37,7 +37,12 @@ func (e *apiError) Error() string {
 // isDenied reports whether the role lacks a permission. Credentials that have expired, or that AWS does not know yet, are
 // refused with the status 403 too, but with another code.
 func (e *apiError) isDenied() bool {
-	return e.status == http.StatusForbidden && e.code == "" || e.code == "AccessDenied" || e.code == "AccessDeniedException" || e.code == "UnauthorizedOperation"
+	return e.status == http.StatusForbidden && e.code == "" || IsDenied(e.code)
+}
+
+// IsDenied reports whether an error code of AWS says that the role lacks a permission.
+func IsDenied(code string) bool {
+	return code == "AccessDenied" || code == "AccessDeniedException" || code == "UnauthorizedOperation"
 }
 
 // refusesCredentials reports whether other credentials of the same role may be accepted.
@@ -45,9 +50,12 @@ func (e *apiError) refusesCredentials() bool {
 	return e.status == http.StatusForbidden && !e.isDenied()
 }
 
-// isNotWaiting reports whether no lifecycle action waits for the instance: it was completed, or its time has passed.
-func (e *apiError) isNotWaiting() bool {
-	return e.code == "ValidationError" && strings.Contains(e.message, "No active Lifecycle Action found")
+func (e *apiError) isNotWaiting() bool { return IsNotWaiting(e.code, e.message) }
+
+// IsNotWaiting reports whether an error of Auto Scaling says that no lifecycle action waits for the instance: it was
+// completed, or its time has passed. A wrong name of the group or the hook has the same code, with another message.
+func IsNotWaiting(code, message string) bool {
+	return code == "ValidationError" && strings.Contains(message, "No active Lifecycle Action found")
 }
 
 // apiClient sends requests to AWS, through a proxy if the environment names one. Requests to services on the node, such as

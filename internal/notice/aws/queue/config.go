@@ -105,7 +105,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.DeleteIfNodeNotFound, "aws-queue-delete-if-node-not-found", false, "delete the message of an instance without a node at once")
 	fs.DurationVar(&c.UnknownNodeGrace, "aws-queue-unknown-node-grace", DefaultUnknownNodeGrace, "how long an instance must have no node before its message is deleted, 0 to 1h")
 	fs.DurationVar(&c.Visibility, "aws-queue-visibility", DefaultVisibility, "how long a received message is hidden from other receivers, 1s to 12h; it is extended while the message is handled")
-	fs.DurationVar(&c.ParkedVisibility, "aws-queue-parked-visibility", DefaultParkedVisibility, "the longest time that a message that cannot be read is hidden, 1s to 12h")
+	fs.DurationVar(&c.ParkedVisibility, "aws-queue-parked-visibility", DefaultParkedVisibility, "the longest time that a message that cannot be handled is hidden, 1s to 12h")
 	fs.DurationVar(&c.WaitTime, "aws-queue-wait-time", DefaultWaitTime, "how long one request waits for messages, 0 to 20s")
 	fs.DurationVar(&c.HookTimeout, "aws-queue-hook-timeout", 0, "how long a drain for an Auto Scaling group may take; 0 means the timeout of its lifecycle hook")
 	fs.DurationVar(&c.HeartbeatInterval, "aws-queue-heartbeat-interval", 0, "time between two heartbeats of a lifecycle hook; 0 means half of the hook's timeout")

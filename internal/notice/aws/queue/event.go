@@ -70,8 +70,10 @@ type Event struct {
 	// its interruption; zero is unknown.
 	Code         string
 	Starts, Ends time.Time
-	// Closed is true for a ScheduledEvent that is over or cancelled.
-	Closed bool
+	// Closed is true for a ScheduledEvent that is over or cancelled. Resolved are the IDs of the instances that it does not affect
+	// any more.
+	Closed   bool
+	Resolved []string
 	// Hook is the lifecycle hook of an ASGTerminate or ASGLaunch.
 	Hook Hook
 	// Reason says why a message of the kind Other requires no action.

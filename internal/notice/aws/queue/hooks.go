@@ -15,6 +15,7 @@ import (
 	"github.com/aws/smithy-go"
 
 	"github.com/slipway-dev/slipway/internal/elapsed"
+	noticeaws "github.com/slipway-dev/slipway/internal/notice/aws"
 )
 
 const (
@@ -35,10 +36,11 @@ const (
 
 // Hooks completes lifecycle hooks, and keeps them waiting by heartbeats. It is safe for concurrent use.
 type Hooks struct {
-	api     AutoScaling
-	config  Config
-	metrics *Metrics
-	log     *slog.Logger
+	api       AutoScaling
+	config    Config
+	metrics   *Metrics
+	log       *slog.Logger
+	onRefused func(err error)
 
 	mu       sync.Mutex
 	timeouts map[[2]string]hookTimeout   // by group and name
@@ -59,9 +61,12 @@ func (t hookTimeout) isFresh() bool {
 	return time.Since(t.readAt) < hookTimeoutAge
 }
 
-// NewHooks returns Hooks.
-func NewHooks(api AutoScaling, c Config, m *Metrics, log *slog.Logger) *Hooks {
-	return &Hooks{api: api, config: c, metrics: m, log: log, timeouts: map[[2]string]hookTimeout{}, reading: map[[2]string]chan struct{}{}}
+// NewHooks returns Hooks. onRefused is called for each heartbeat or completion that AWS has refused; nil is not called. It
+// may be called from any goroutine.
+func NewHooks(api AutoScaling, c Config, m *Metrics, log *slog.Logger, onRefused func(err error)) *Hooks {
+	return &Hooks{
+		api: api, config: c, metrics: m, log: log, onRefused: onRefused, timeouts: map[[2]string]hookTimeout{}, reading: map[[2]string]chan struct{}{},
+	}
 }
 
 // Timeout returns the timeout of a hook. If Auto Scaling does not tell it, it returns the default of AWS.
@@ -141,7 +146,8 @@ func (h *Hooks) maxHold(timeout time.Duration) time.Duration {
 }
 
 // SendHeartbeats keeps a hook waiting until ctx ends, until AWS would accept no more heartbeats, or until the hook does not
-// wait any more. The first heartbeat is sent at once, because the message may be old.
+// wait any more. The first heartbeat is sent at once, because the message may be old. A failed one is retried, also if AWS has
+// refused it: someone may add the right that is missing.
 func (h *Hooks) SendHeartbeats(ctx context.Context, hook Hook, instance string) {
 	if !h.KeepsWaiting() {
 		return
@@ -162,8 +168,8 @@ func (h *Hooks) SendHeartbeats(ctx context.Context, hook Hook, instance string) 
 		switch err := h.sendHeartbeat(ctx, hook, instance); {
 		case ctx.Err() != nil:
 			return
-		case isFinal(err):
-			h.log.Warn("no more heartbeats for the lifecycle hook; its timeout limits the drain", "instance", instance, "hook", hook.Name, "err", err)
+		case isNotWaiting(err):
+			h.log.Warn("no more heartbeats for the lifecycle hook, because it does not wait any more", "instance", instance, "hook", hook.Name, "err", err)
 			return
 		case err != nil:
 			h.log.Warn("cannot send a heartbeat for the lifecycle hook, will retry", "instance", instance, "hook", hook.Name, "err", err)
@@ -179,12 +185,12 @@ func (h *Hooks) SendHeartbeats(ctx context.Context, hook Hook, instance string) 
 }
 
 func (h *Hooks) sendHeartbeat(ctx context.Context, hook Hook, instance string) error {
-	ctx, cancel := context.WithTimeout(ctx, hookRequestTimeout)
+	limited, cancel := context.WithTimeout(ctx, hookRequestTimeout)
 	defer cancel()
-	_, err := h.api.RecordLifecycleActionHeartbeat(ctx, &autoscaling.RecordLifecycleActionHeartbeatInput{
+	_, err := h.api.RecordLifecycleActionHeartbeat(limited, &autoscaling.RecordLifecycleActionHeartbeatInput{
 		AutoScalingGroupName: &hook.Group, LifecycleHookName: &hook.Name, LifecycleActionToken: optional(hook.Token), InstanceId: &instance,
 	})
-	return err
+	return h.recordFailure(ctx, heartbeatRequest, hook, instance, err)
 }
 
 // Complete lets the group continue. It returns nil if the hook does not wait any more: it was completed before, for example
@@ -193,12 +199,13 @@ func (h *Hooks) Complete(ctx context.Context, hook Hook, instance string) error 
 	if !h.config.Acknowledge {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, hookRequestTimeout)
+	limited, cancel := context.WithTimeout(ctx, hookRequestTimeout)
 	defer cancel()
-	_, err := h.api.CompleteLifecycleAction(ctx, &autoscaling.CompleteLifecycleActionInput{
+	_, err := h.api.CompleteLifecycleAction(limited, &autoscaling.CompleteLifecycleActionInput{
 		AutoScalingGroupName: &hook.Group, LifecycleHookName: &hook.Name, LifecycleActionToken: optional(hook.Token), InstanceId: &instance,
 		LifecycleActionResult: aws.String("CONTINUE"),
 	})
+	err = h.recordFailure(ctx, completionRequest, hook, instance, err)
 	switch {
 	case err == nil:
 		h.metrics.Completed.Inc()
@@ -206,9 +213,26 @@ func (h *Hooks) Complete(ctx context.Context, hook Hook, instance string) error 
 	case isNotWaiting(err):
 		h.log.Warn("the lifecycle hook does not wait any more", "instance", instance, "group", hook.Group, "hook", hook.Name, "err", err)
 	default:
-		return fmt.Errorf("complete the lifecycle hook %s of group %s for instance %s: %w", hook.Name, hook.Group, instance, err)
+		return err
 	}
 	return nil
+}
+
+// recordFailure counts and reports a failed request, and returns its error with the names. It ignores the answer that the hook
+// does not wait any more, and requests that ended with ctx.
+func (h *Hooks) recordFailure(ctx context.Context, request string, hook Hook, instance string, err error) error {
+	if err == nil {
+		return nil
+	}
+	err = fmt.Errorf("%s of the lifecycle hook %s of group %s for instance %s: %w", request, hook.Name, hook.Group, instance, err)
+	if ctx.Err() != nil || isNotWaiting(err) {
+		return err
+	}
+	h.metrics.HookFailures.With(request).Inc()
+	if isFinal(err) && h.onRefused != nil {
+		h.onRefused(err)
+	}
+	return err
 }
 
 func optional(text string) *string {
@@ -218,21 +242,15 @@ func optional(text string) *string {
 	return &text
 }
 
-// isNotWaiting reports whether no lifecycle action waits for the instance, or the group or the hook was deleted.
+// isNotWaiting reports whether no lifecycle action waits for the instance.
 func isNotWaiting(err error) bool {
 	var refused smithy.APIError
-	return errors.As(err, &refused) && refused.ErrorCode() == "ValidationError"
+	return errors.As(err, &refused) && noticeaws.IsNotWaiting(refused.ErrorCode(), refused.ErrorMessage())
 }
 
-// isFinal reports whether a retry of the request would fail too.
+// isFinal reports whether AWS will refuse the request again until a person changes something: a right is missing, or the region
+// or a name is wrong.
 func isFinal(err error) bool {
 	var refused smithy.APIError
-	if !errors.As(err, &refused) {
-		return false
-	}
-	switch refused.ErrorCode() {
-	case "ValidationError", "AccessDenied", "AccessDeniedException", "UnauthorizedOperation":
-		return true
-	}
-	return false
+	return errors.As(err, &refused) && (refused.ErrorCode() == "ValidationError" || noticeaws.IsDenied(refused.ErrorCode()))
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling/types"
+	"github.com/aws/smithy-go"
 
 	"github.com/slipway-dev/slipway/internal/observe"
 )
@@ -25,6 +26,14 @@ type slowGroups struct {
 	requests   int
 	heartbeats int
 	err        error
+	refusal    error // of heartbeats and completions
+	reported   int
+}
+
+func (s *slowGroups) CompleteLifecycleAction(context.Context, *autoscaling.CompleteLifecycleActionInput, ...func(*autoscaling.Options)) (*autoscaling.CompleteLifecycleActionOutput, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return &autoscaling.CompleteLifecycleActionOutput{}, s.refusal
 }
 
 func (s *slowGroups) DescribeLifecycleHooks(context.Context, *autoscaling.DescribeLifecycleHooksInput, ...func(*autoscaling.Options)) (*autoscaling.DescribeLifecycleHooksOutput, error) {
@@ -39,11 +48,15 @@ func (s *slowGroups) RecordLifecycleActionHeartbeat(context.Context, *autoscalin
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.heartbeats++
-	return &autoscaling.RecordLifecycleActionHeartbeatOutput{}, nil
+	return &autoscaling.RecordLifecycleActionHeartbeatOutput{}, s.refusal
 }
 
 func newTestHooks(s *slowGroups) *Hooks {
-	return NewHooks(s, NewDefaultConfig(), NewMetrics(observe.NewRegistry()), slog.New(slog.DiscardHandler))
+	return NewHooks(s, NewDefaultConfig(), NewMetrics(observe.NewRegistry()), slog.New(slog.DiscardHandler), func(error) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.reported++
+	})
 }
 
 func TestManyMessagesOfOneHookReadItsTimeoutOnce(t *testing.T) {
@@ -92,4 +105,37 @@ func TestHookStaysWaitingWhileItsTimeoutCannotBeRead(t *testing.T) {
 			t.Errorf("%d heartbeats in 10m with a timeout of 100s", s.heartbeats)
 		}
 	})
+}
+
+func TestOnlyAMissingActionEndsAHook(t *testing.T) {
+	hook := Hook{Group: "workers", Name: "drain", Token: "token"}
+	for name, c := range map[string]struct {
+		refusal         error
+		completed       bool
+		minBeats, beats int // in 10 minutes, with a timeout of 100 s
+		isReported      bool
+	}{
+		"completed before":  {&smithy.GenericAPIError{Code: "ValidationError", Message: "No active Lifecycle Action found with token token"}, true, 1, 1, false},
+		"unknown group":     {&smithy.GenericAPIError{Code: "ValidationError", Message: "AutoScalingGroup name not found - AutoScalingGroup workers not found"}, false, 40, 60, true},
+		"no right":          {&smithy.GenericAPIError{Code: "AccessDenied", Message: "not authorized"}, false, 40, 60, true},
+		"throttled":         {&smithy.GenericAPIError{Code: "Throttling", Message: "Rate exceeded"}, false, 40, 60, false},
+		"accepted":          {nil, true, 11, 13, false},
+		"connection failed": {errors.New("reset"), false, 40, 60, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := slowGroups{refusal: c.refusal}
+			h := newTestHooks(&s)
+			if err := h.Complete(t.Context(), hook, "i-0a"); (err == nil) != c.completed || err != nil && !errors.Is(err, c.refusal) {
+				t.Errorf("%s: completion: %v", name, err)
+			}
+			ctx, stop := context.WithTimeout(t.Context(), 10*time.Minute)
+			defer stop()
+			h.SendHeartbeats(ctx, hook, "i-0a")
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if s.heartbeats < c.minBeats || s.heartbeats > c.beats || (s.reported > 0) != c.isReported {
+				t.Errorf("%s: %d heartbeats, %d reports", name, s.heartbeats, s.reported)
+			}
+		})
+	}
 }

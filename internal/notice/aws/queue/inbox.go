@@ -10,10 +10,12 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	awsmiddleware "github.com/aws/aws-sdk-go-v2/aws/middleware"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
 	"github.com/slipway-dev/slipway/internal/elapsed"
+	"github.com/slipway-dev/slipway/internal/notice/poll"
 )
 
 const (
@@ -22,6 +24,15 @@ const (
 	// maxTracked is how many instances the messages may name that are handled at once. An event may name 1000, and SQS hides
 	// at most 120000 messages.
 	maxTracked = 10000
+	// firstWaitTime is how long SQS waits for messages in the first request, at most. Its response shows that the queue can be
+	// read.
+	firstWaitTime = time.Second
+	// releaseTimeout limits how long the end of Run waits for SQS, and releaseRequests is how many requests run at once then.
+	releaseTimeout  = 5 * time.Second
+	releaseRequests = 10
+	// maxReleases is how often a message is made visible at once. A process that restarts again and again would otherwise use up
+	// the deliveries that the redrive policy allows.
+	maxReleases = 5
 	// sqsRequestTimeout is the timeout of a request, in addition to the time that SQS waits for messages.
 	sqsRequestTimeout = 15 * time.Second
 	// minReceivePause and maxReceivePause limit the pause after a failed request for messages. A notice may give two
@@ -44,8 +55,8 @@ type InboxOptions struct {
 	ReadOnly bool
 	// OnUnreadable is called once for each message that cannot be parsed; nil is not called.
 	OnUnreadable func(m Message, err error)
-	// Beat is called at every request for messages; nil is not called.
-	Beat func()
+	// Beat is called at every request for messages, and OnReceive at every response; nil is not called.
+	Beat, OnReceive func()
 }
 
 // Inbox receives the messages of a queue. It hides a message from other receivers until the message is deleted or
@@ -53,6 +64,7 @@ type InboxOptions struct {
 type Inbox struct {
 	options InboxOptions
 	wake    chan struct{}
+	clock   poll.Clock
 
 	mu       sync.Mutex
 	tracked  map[string]*trackedMessage // by message ID, without their bodies, which may be large
@@ -67,7 +79,7 @@ type trackedMessage struct {
 	instances int // that it names
 	// hiddenUntil is when SQS delivers the message again. nextTry is when a failed request for it is repeated.
 	hiddenUntil, nextTry time.Time
-	// isHandled is true if the message has to be deleted. isParked is true if it is left to the queue.
+	// isHandled is true if the message has to be deleted. isParked is true if it is put back into the queue for a while.
 	isHandled, isParked bool
 }
 
@@ -77,24 +89,26 @@ func NewInbox(o InboxOptions) *Inbox {
 }
 
 // Run receives messages until ctx ends. It passes each message that names instances to handle, once until the message is
-// deleted or parked. It deletes messages that require no action, and parks unreadable ones.
+// deleted or parked. It deletes messages that require no action, and parks unreadable ones. At its end it makes the messages
+// that are not handled visible to other receivers.
 func (b *Inbox) Run(ctx context.Context, handle func(m Message, e Event)) {
 	var group sync.WaitGroup
+	defer b.release(context.WithoutCancel(ctx))
 	defer group.Wait()
 	group.Go(func() { b.write(ctx) })
-	pause := minReceivePause
+	pause, wait := minReceivePause, min(b.options.Config.WaitTime, firstWaitTime)
 	for ctx.Err() == nil {
 		if b.options.Beat != nil {
 			b.options.Beat()
 		}
-		if b.countInstances() >= maxTracked {
+		if b.IsFull() {
 			elapsed.Sleep(ctx, writeInterval)
 			continue
 		}
 		began := time.Now()
-		received, err := b.receive(ctx)
+		received, err := b.receive(ctx, wait)
 		switch {
-		case ctx.Err() != nil:
+		case err != nil && ctx.Err() != nil:
 			return
 		case err != nil:
 			b.options.Metrics.ReceiveFailed.Inc()
@@ -103,8 +117,11 @@ func (b *Inbox) Run(ctx context.Context, handle func(m Message, e Event)) {
 			pause = min(2*pause, maxReceivePause)
 			continue
 		}
-		pause = minReceivePause
+		pause, wait = minReceivePause, b.options.Config.WaitTime
 		b.options.Metrics.LastReceive.Set(toUnixSeconds(time.Now()))
+		if b.options.OnReceive != nil {
+			b.options.OnReceive()
+		}
 		for _, m := range received {
 			if e, isNew := b.track(m, began); isNew {
 				m.Body = "" // it would stay in memory until the message is handled
@@ -113,6 +130,12 @@ func (b *Inbox) Run(ctx context.Context, handle func(m Message, e Event)) {
 		}
 	}
 }
+
+// ClockAhead returns how far this process's clock is ahead of SQS's clock; negative is behind.
+func (b *Inbox) ClockAhead() time.Duration { return b.clock.Ahead() }
+
+// IsFull reports whether so many messages are handled that no more are received. Park makes room.
+func (b *Inbox) IsFull() bool { return b.countInstances() >= maxTracked }
 
 // countInstances returns how many instances the tracked messages name, where each message counts as one at least.
 func (b *Inbox) countInstances() (count int) {
@@ -124,18 +147,26 @@ func (b *Inbox) countInstances() (count int) {
 	return count
 }
 
-func (b *Inbox) receive(ctx context.Context) ([]Message, error) {
+func (b *Inbox) receive(ctx context.Context, wait time.Duration) ([]Message, error) {
 	c := b.options.Config
-	ctx, cancel := context.WithTimeout(ctx, c.WaitTime+sqsRequestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, wait+sqsRequestTimeout)
 	defer cancel()
+	began := time.Now()
 	out, err := b.options.SQS.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{
-		QueueUrl: &c.URL, MaxNumberOfMessages: maxBatch, WaitTimeSeconds: seconds(c.WaitTime), VisibilityTimeout: seconds(c.Visibility),
+		QueueUrl: &c.URL, MaxNumberOfMessages: maxBatch, WaitTimeSeconds: seconds(wait), VisibilityTimeout: seconds(c.Visibility),
 		MessageSystemAttributeNames: []types.MessageSystemAttributeName{
 			types.MessageSystemAttributeNameSentTimestamp, types.MessageSystemAttributeNameApproximateReceiveCount,
 		},
 	})
 	if err != nil {
 		return nil, err
+	}
+	if date, known := awsmiddleware.GetServerTime(out.ResultMetadata); known {
+		was := b.clock.Ahead()
+		b.clock.Update(began, time.Now(), date)
+		if ahead := b.clock.Ahead(); ahead != was {
+			b.options.Log.Warn("the clock of this process differs from that of SQS; the times of notices are corrected", "ahead", ahead.String())
+		}
 	}
 	all := make([]Message, 0, len(out.Messages))
 	for _, m := range out.Messages {
@@ -214,6 +245,16 @@ func (b *Inbox) Delete(messageID string) {
 	}
 }
 
+// Park puts a message back into the queue for a while, at most Config.ParkedVisibility. SQS then delivers it again.
+func (b *Inbox) Park(messageID string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if t := b.tracked[messageID]; t != nil {
+		t.isParked, t.nextTry = true, time.Time{}
+		b.wakeWriter()
+	}
+}
+
 // Oldest returns when the oldest message that is not handled yet was sent, and the number of such messages.
 func (b *Inbox) Oldest() (sent time.Time, count int) {
 	b.mu.Lock()
@@ -241,7 +282,7 @@ func (b *Inbox) write(ctx context.Context) {
 		case <-b.wake:
 		case <-ticker.C:
 		}
-		deleted, changed := b.selectWrites(time.Now())
+		deleted, changed := b.selectWrites(time.Now(), false)
 		if b.options.ReadOnly {
 			b.forget(append(deleted, changed...))
 			continue
@@ -255,6 +296,39 @@ func (b *Inbox) write(ctx context.Context) {
 	}
 }
 
+// release deletes the handled messages, and makes the others visible at once: another process may wait for them. It takes at
+// most releaseTimeout. A message that it does not reach stays hidden until Config.Visibility has passed.
+func (b *Inbox) release(ctx context.Context) {
+	if b.options.ReadOnly {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
+	defer cancel()
+	deleted, changed := b.selectWrites(time.Now(), true)
+	free := make(chan struct{}, releaseRequests)
+	var group sync.WaitGroup
+	run := func(write func(context.Context, []writeRequest), batch []writeRequest) {
+		free <- struct{}{}
+		group.Go(func() {
+			write(ctx, batch)
+			<-free
+		})
+	}
+	for batch := range slices.Chunk(deleted, maxBatch) {
+		run(b.deleteBatch, batch)
+	}
+	for batch := range slices.Chunk(changed, maxBatch) {
+		run(b.changeVisibility, batch)
+	}
+	group.Wait()
+	log := b.options.Log.With("queue", b.options.Config.URL, "messages", len(changed))
+	if ctx.Err() != nil {
+		log.Warn("stopped before SQS has made all messages visible; the others stay hidden for a while", "atMost", b.options.Config.Visibility.String())
+		return
+	}
+	log.Info("stopped receiving messages; those that are not handled are visible again")
+}
+
 // writeRequest is one entry of a batch.
 type writeRequest struct {
 	id, handle, kind string
@@ -262,20 +336,24 @@ type writeRequest struct {
 	isParked         bool
 }
 
-// selectWrites returns the messages to delete, and those with a visibility to change.
-func (b *Inbox) selectWrites(now time.Time) (deleted, changed []writeRequest) {
+// selectWrites returns the messages to delete, and those with a visibility to change. isEnd is true at the end of Run.
+func (b *Inbox) selectWrites(now time.Time, isEnd bool) (deleted, changed []writeRequest) {
 	c := b.options.Config
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for id, t := range b.tracked {
 		w := writeRequest{id: id, handle: t.ReceiptHandle, kind: t.kind, visibility: c.Visibility, isParked: t.isParked}
 		switch {
-		case now.Before(t.nextTry):
+		case now.Before(t.nextTry) && !isEnd:
 		case t.isHandled:
 			deleted = append(deleted, w)
 		case t.isParked:
 			// Each delivery doubles the pause, so that the message does not circulate quickly.
 			w.visibility = min(c.ParkedVisibility, c.Visibility<<min(max(t.Receives-1, 0), 16)) // 12 h is the most, so nothing overflows
+			changed = append(changed, w)
+		case isEnd && t.Receives > maxReleases:
+		case isEnd:
+			w.visibility = 0
 			changed = append(changed, w)
 		case t.hiddenUntil.Sub(now) < c.Visibility/2 && !b.options.ReadOnly:
 			changed = append(changed, w)

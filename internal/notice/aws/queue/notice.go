@@ -56,13 +56,13 @@ func KindOfNotice(id string) Kind {
 // endingStates are the states of a StateChange that interrupt the instance.
 var endingStates = []string{"stopping", "stopped", "shutting-down", "terminated"}
 
-// IsInterruption reports whether the event announces an interruption.
-func (e *Event) IsInterruption() bool {
+// IsInterruption reports whether the event announces an interruption of one of its instances.
+func (e *Event) IsInterruption(instance string) bool {
 	switch e.Kind {
 	case StateChange:
 		return slices.Contains(endingStates, e.State)
 	case ScheduledEvent:
-		return !e.Closed
+		return !e.Closed && !slices.Contains(e.Resolved, instance)
 	}
 	return e.Kind != ASGLaunch && slices.Contains(Kinds(), e.Kind)
 }
@@ -70,7 +70,7 @@ func (e *Event) IsInterruption() bool {
 // IsExpired reports whether the event is about a lifecycle hook that cannot wait any more. Its instance is terminated, or
 // is one of a warm pool that may be in service again.
 func (e *Event) IsExpired(now time.Time) bool {
-	return e.Kind == ASGTerminate && !e.Time.IsZero() && now.Sub(e.Time) > maxHookHold
+	return e.Hook.Name != "" && !e.Time.IsZero() && now.Sub(e.Time) > maxHookHold
 }
 
 // NewNotice returns the notice for one instance of an interruption. hookTimeout is how long a drain for a lifecycle hook may

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -102,6 +103,12 @@ func (r *fieldReader) instance(path string, raw json.RawMessage) []string {
 	return []string{id}
 }
 
+// lenientText returns a text in lower case, or nothing if it is missing or malformed.
+func lenientText(raw json.RawMessage) string {
+	text, _ := poll.ParseOptionalText("", raw)
+	return strings.ToLower(strings.TrimSpace(text))
+}
+
 // lenientTime returns a time, or zero if it is missing or malformed. A notice must not be lost because of its time.
 func lenientTime(raw json.RawMessage) time.Time {
 	text, _ := poll.ParseOptionalText("", raw)
@@ -130,18 +137,39 @@ func (in *envelope) parseEventBridge() (Event, error) {
 	if err := errors.Join(r.errs...); err != nil {
 		return Event{}, err
 	}
-	switch kind := kindOf(source, detailType); kind {
-	case ScheduledEvent:
-		return in.parseHealth(e)
+	switch e.Kind = kindOf(source, detailType); e.Kind {
 	case ASGTerminate:
 		return parseHook(e, "detail", in.Detail)
 	case Other:
-		e.Kind, e.Reason = Other, fmt.Sprintf("source %s with detail-type %s announces no interruption of an instance", poll.Quote(source), poll.Quote(detailType))
+		e.Reason = fmt.Sprintf("source %s with detail-type %s announces no interruption of an instance", poll.Quote(source), poll.Quote(detailType))
 		return e, nil
-	default:
-		e.Kind = kind
-		return in.parseEC2(e)
 	}
+	var d detail
+	if err := unmarshalObject("detail", in.Detail, &d); err != nil {
+		return Event{}, err
+	}
+	if e.Kind == ScheduledEvent {
+		return d.parseHealth(e, in.Resources)
+	}
+	return d.parseEC2(e)
+}
+
+// detail holds the fields of the detail of an event of EC2 or AWS Health.
+type detail struct {
+	// EC2
+	Instance        json.RawMessage `json:"instance-id"`
+	Action          json.RawMessage `json:"instance-action"`
+	State           json.RawMessage `json:"state"`
+	TerminationTime json.RawMessage `json:"instance-termination-time"`
+	// AWS Health
+	ARN      json.RawMessage `json:"eventArn"`
+	Service  json.RawMessage `json:"service"`
+	Category json.RawMessage `json:"eventTypeCategory"`
+	Code     json.RawMessage `json:"eventTypeCode"`
+	Status   json.RawMessage `json:"statusCode"`
+	Starts   json.RawMessage `json:"startTime"`
+	Ends     json.RawMessage `json:"endTime"`
+	Entities json.RawMessage `json:"affectedEntities"`
 }
 
 // kindOf returns the kind of an event of EventBridge, where ASGTerminate stands for all lifecycle hooks.
@@ -170,23 +198,13 @@ func kindOf(source, detailType string) Kind {
 	return Other
 }
 
-func (in *envelope) parseEC2(e Event) (Event, error) {
-	var detail struct {
-		Instance        json.RawMessage `json:"instance-id"`
-		Action          json.RawMessage `json:"instance-action"`
-		State           json.RawMessage `json:"state"`
-		TerminationTime json.RawMessage `json:"instance-termination-time"`
-	}
-	if err := unmarshalObject("detail", in.Detail, &detail); err != nil {
-		return Event{}, err
-	}
+func (d *detail) parseEC2(e Event) (Event, error) {
 	var r fieldReader
-	e.Instances = r.instance("detail.instance-id", detail.Instance)
+	e.Instances = r.instance("detail.instance-id", d.Instance)
 	// A malformed action must not lose the notice: the instance is interrupted in any case.
-	action, _ := poll.ParseOptionalText("", detail.Action)
-	e.Action, e.Starts = strings.ToLower(strings.TrimSpace(action)), lenientTime(detail.TerminationTime)
+	e.Action, e.Starts = lenientText(d.Action), lenientTime(d.TerminationTime)
 	if e.Kind == StateChange {
-		e.State = strings.ToLower(r.required("detail.state", detail.State))
+		e.State = strings.ToLower(r.required("detail.state", d.State))
 	}
 	return e, errors.Join(r.errs...)
 }
@@ -241,45 +259,37 @@ func (in *envelope) parseAutoScaling(body json.RawMessage) (Event, error) {
 // maxEntities is the largest number of instances in one event.
 const maxEntities = 1000
 
-func (in *envelope) parseHealth(e Event) (Event, error) {
-	var detail struct {
-		ARN      json.RawMessage `json:"eventArn"`
-		Service  json.RawMessage `json:"service"`
-		Category json.RawMessage `json:"eventTypeCategory"`
-		Code     json.RawMessage `json:"eventTypeCode"`
-		Status   json.RawMessage `json:"statusCode"`
-		Starts   json.RawMessage `json:"startTime"`
-		Ends     json.RawMessage `json:"endTime"`
-		Entities json.RawMessage `json:"affectedEntities"`
-	}
-	if err := unmarshalObject("detail", in.Detail, &detail); err != nil {
-		return Event{}, err
-	}
+func (d *detail) parseHealth(e Event, resources json.RawMessage) (Event, error) {
 	var r fieldReader
-	service, category := r.required("detail.service", detail.Service), r.required("detail.eventTypeCategory", detail.Category)
-	e.Code = strings.ToUpper(r.text("detail.eventTypeCode", detail.Code))
-	if arn := r.text("detail.eventArn", detail.ARN); arn != "" {
+	service, category := r.required("detail.service", d.Service), r.required("detail.eventTypeCategory", d.Category)
+	e.Code = strings.ToUpper(r.text("detail.eventTypeCode", d.Code))
+	if arn := r.text("detail.eventArn", d.ARN); arn != "" {
 		e.ID = arn // it stays the same when the event changes
 	}
 	if err := errors.Join(r.errs...); err != nil {
 		return Event{}, err
 	}
-	e.Kind, e.Starts, e.Ends = ScheduledEvent, lenientTime(detail.Starts), lenientTime(detail.Ends)
-	status, _ := poll.ParseOptionalText("", detail.Status)
-	e.Closed = strings.EqualFold(strings.TrimSpace(status), "closed")
+	e.Starts, e.Ends, e.Closed = lenientTime(d.Starts), lenientTime(d.Ends), lenientText(d.Status) == "closed"
 	if service != "EC2" || category != "scheduledChange" {
 		e.Kind, e.Reason = Other, fmt.Sprintf("it is of service %s and category %s; only EC2 and scheduledChange matter", poll.Quote(service), poll.Quote(category))
 		return e, nil
 	}
-	var err error
-	if e.Instances, err = parseEntities(detail.Entities); err != nil {
+	affected, err := parseEntities(d.Entities)
+	if err != nil {
 		return Event{}, err
 	}
-	if len(e.Instances) == 0 {
-		_ = json.Unmarshal(in.Resources, &e.Instances) // the entities are enough
-		e.Instances = slices.DeleteFunc(e.Instances, func(id string) bool { return !isInstanceID(id) })
+	if len(affected) == 0 {
+		var ids []string
+		_ = json.Unmarshal(resources, &ids) // the entities are enough
+		for _, id := range ids {
+			if isInstanceID(id) {
+				affected[id] = true
+			}
+		}
 	}
-	if e.Instances = slices.Compact(slices.Sorted(slices.Values(e.Instances))); len(e.Instances) == 0 {
+	e.Instances = slices.Sorted(maps.Keys(affected))
+	e.Resolved = slices.DeleteFunc(slices.Clone(e.Instances), func(id string) bool { return affected[id] })
+	if len(e.Instances) == 0 {
 		e.Kind, e.Reason = Other, "it names no instance"
 	}
 	if len(e.Instances) > maxEntities {
@@ -288,26 +298,28 @@ func (in *envelope) parseHealth(e Event) (Event, error) {
 	return e, nil
 }
 
-// parseEntities returns the instances of an event. Other entities, such as volumes, are left out.
-func parseEntities(raw json.RawMessage) ([]string, error) {
+// parseEntities returns the instances of an event, and whether each is still affected. Other entities, such as volumes, are
+// left out.
+func parseEntities(raw json.RawMessage) (affected map[string]bool, err error) {
+	affected = map[string]bool{}
 	if raw == nil || string(raw) == "null" {
-		return nil, nil
+		return affected, nil
 	}
 	var entities []struct {
-		Value json.RawMessage `json:"entityValue"`
+		Value  json.RawMessage `json:"entityValue"`
+		Status json.RawMessage `json:"status"`
 	}
 	if err := json.Unmarshal(raw, &entities); err != nil {
 		return nil, fmt.Errorf("detail.affectedEntities: %s: want a list of objects with entityValue", poll.Compact(raw))
 	}
-	var all []string
 	for i, entity := range entities {
 		id, err := poll.ParseRequiredText(fmt.Sprintf("detail.affectedEntities[%d].entityValue", i), entity.Value)
 		if err != nil {
 			return nil, err
 		}
 		if id = id[strings.LastIndex(id, "/")+1:]; isInstanceID(id) { // some events give an ARN
-			all = append(all, id)
+			affected[id] = affected[id] || lenientText(entity.Status) != "resolved"
 		}
 	}
-	return all, nil
+	return affected, nil
 }

@@ -57,11 +57,13 @@ func TestParseReadsEveryFormOfMessage(t *testing.T) {
 		},
 		"state change": {
 			bridge("aws.ec2", "EC2 Instance State-change Notification", `{"instance-id":"i-0b66","state":"shutting-down"}`), StateChange, []string{"i-0b66"},
-			func(e Event) bool { return e.IsInterruption() && e.NewNotice("i-0b66", 0).Status == notice.Started },
+			func(e Event) bool {
+				return e.IsInterruption("i-0b66") && e.NewNotice("i-0b66", 0).Status == notice.Started
+			},
 		},
 		"state running": {
 			bridge("aws.ec2", "EC2 Instance State-change Notification", `{"instance-id":"i-0b66","state":"running"}`), StateChange, []string{"i-0b66"},
-			func(e Event) bool { return !e.IsInterruption() },
+			func(e Event) bool { return !e.IsInterruption(e.Instances[0]) },
 		},
 		"capacity reservation": {
 			capacity, CapacityReservation, []string{"i-0abc"},
@@ -72,6 +74,13 @@ func TestParseReadsEveryFormOfMessage(t *testing.T) {
 			func(e Event) bool {
 				n := e.NewNotice("i-0a", 0)
 				return n.Type == notice.Reboot && n.Duration == 2*time.Hour && n.NotBefore.Equal(time.Date(2026, 12, 5, 15, 10, 9, 0, time.UTC))
+			},
+		},
+		"health with a resolved instance": {
+			bridge("aws.health", "AWS Health Event", strings.Replace(health, `{"entityValue":"i-0b"}`, `{"entityValue":"i-0c","status":"RESOLVED"},{"entityValue":"i-0b","status":" Resolved"}`, 1)),
+			ScheduledEvent, []string{"i-0a", "i-0b", "i-0c"},
+			func(e Event) bool { // i-0b stands twice, and is still affected once
+				return e.IsInterruption("i-0a") && e.IsInterruption("i-0b") && !e.IsInterruption("i-0c")
 			},
 		},
 		"health of another service": {
@@ -85,7 +94,7 @@ func TestParseReadsEveryFormOfMessage(t *testing.T) {
 		},
 		"launch": {
 			bridge("aws.autoscaling", "EC2 Instance-launch Lifecycle Action", `{`+strings.Replace(hookFields, "TERMINATING", "LAUNCHING", 1)+`}`), ASGLaunch, []string{"i-0633ac2b0d9769723"},
-			func(e Event) bool { return !e.IsInterruption() },
+			func(e Event) bool { return !e.IsInterruption(e.Instances[0]) },
 		},
 		"terminate by Auto Scaling": {flat, ASGTerminate, []string{"i-0633ac2b0d9769723"}, func(e Event) bool { return e.ID == "r-1" && e.Account == "123456789012" }},
 		"terminate by SNS":          {`{"Type":"Notification","Message":` + string(escaped) + `}`, ASGTerminate, []string{"i-0633ac2b0d9769723"}, nil},
@@ -155,7 +164,7 @@ func FuzzParseNamesOnlyValidInstances(f *testing.F) {
 			if !isInstanceID(id) {
 				t.Errorf("instance %q", id)
 			}
-			if e.IsInterruption() {
+			if e.IsInterruption(id) {
 				if n := e.NewNotice(id, time.Hour); KindOfNotice(n.ID) != e.Kind || n.Type == "" {
 					t.Errorf("%s: notice %+v", e.Kind, n)
 				}
