@@ -63,6 +63,7 @@ type SQS struct {
 	queues  map[string]*queue
 	random  *mathrand.Rand
 	rates   DeliveryRates
+	ahead   time.Duration // of the clock in responses
 	changed chan struct{} // closed when a message may have become visible
 }
 
@@ -109,6 +110,13 @@ func (s *SQS) SetDelivery(seed uint64, rates DeliveryRates) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.random, s.rates = mathrand.New(mathrand.NewPCG(seed, 2)), rates
+}
+
+// SetClockAhead sets how far the clock of the service is ahead; negative is behind.
+func (s *SQS) SetClockAhead(ahead time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ahead = ahead
 }
 
 // CreateQueue adds a queue and returns its URL.
@@ -262,6 +270,9 @@ func (s *SQS) serve(w http.ResponseWriter, r *http.Request, body []byte) {
 	default:
 		answer, failed = s.perform(r.Context(), action, q)
 	}
+	s.mu.Lock()
+	w.Header().Set("Date", time.Now().Add(s.ahead).UTC().Format(http.TimeFormat))
+	s.mu.Unlock()
 	if failed != nil {
 		writeSQSError(w, failed)
 		return

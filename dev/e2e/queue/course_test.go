@@ -17,7 +17,7 @@ import (
 
 // courseResult is what one course has shown.
 type courseResult struct {
-	Messages, Deliveries, Instances, Kills, Refused int
+	Messages, Deliveries, Instances, Kills, Stops, Refused int
 	// LostNodes are nodes with a pod that still ran when their instance ended. LostMessages are messages that were not deleted,
 	// without the poison. LostHooks did not end with CONTINUE.
 	LostNodes, LostMessages, LostHooks int
@@ -37,7 +37,7 @@ const (
 )
 
 // TestNoMessageIsLostAndNoNodeDrainedTwice runs a course of messages of all forms in virtual time. The queue duplicates and
-// reorders them, requests fail or lose their responses, and the process is killed again and again.
+// reorders them, requests fail or lose their responses, and the process is killed or stopped again and again.
 func TestNoMessageIsLostAndNoNodeDrainedTwice(t *testing.T) {
 	testbed.UseOneThread(t)
 	messages := defaultMessages
@@ -50,8 +50,8 @@ func TestNoMessageIsLostAndNoNodeDrainedTwice(t *testing.T) {
 	var r courseResult
 	synctest.Test(t, func(t *testing.T) { r = runCourse(t, 1, messages) })
 	t.Logf("%+v", r)
-	if r.Messages < messages || r.Deliveries <= r.Messages || r.Kills < messages/200 || r.Refused == 0 {
-		t.Errorf("%d messages, %d deliveries, %d kills, %d refused requests: the course was too easy", r.Messages, r.Deliveries, r.Kills, r.Refused)
+	if r.Messages < messages || r.Deliveries <= r.Messages || r.Kills+r.Stops < messages/200 || r.Kills*r.Stops == 0 || r.Refused == 0 {
+		t.Errorf("%d messages, %d deliveries, %d kills, %d stops, %d refused requests: the course was too easy", r.Messages, r.Deliveries, r.Kills, r.Stops, r.Refused)
 	}
 	if r.LostNodes+r.LostMessages+r.LostHooks != 0 {
 		t.Errorf("lost: %d nodes, %d messages, %d hooks", r.LostNodes, r.LostMessages, r.LostHooks)
@@ -59,7 +59,7 @@ func TestNoMessageIsLostAndNoNodeDrainedTwice(t *testing.T) {
 	if r.DoubleEvictions+r.DoubleDrains+r.EarlyHooks != 0 {
 		t.Errorf("%d double evictions, %d double drains, %d early completions", r.DoubleEvictions, r.DoubleDrains, r.EarlyHooks)
 	}
-	testbed.AddSummaryNote(t, fmt.Sprintf("queue: %d messages, %d deliveries, %d kills in virtual time", r.Messages, r.Deliveries, r.Kills))
+	testbed.AddSummaryNote(t, fmt.Sprintf("queue: %d messages, %d deliveries, %d kills, %d stops in virtual time", r.Messages, r.Deliveries, r.Kills, r.Stops))
 	if file := os.Getenv(resultVariable); file != "" {
 		raw, err := json.Marshal(r)
 		if err != nil {
@@ -93,8 +93,8 @@ func runCourse(t *testing.T, seed uint64, messages int) (r courseResult) {
 	c := &course{world: w, poison: map[string]bool{}}
 
 	over := make(chan struct{})
-	w.running.Go(func() { // kills the process again and again, while there are stories
-		for kill := w.startProcess(); ; kill = w.startProcess() {
+	w.running.Go(func() { // kills or stops the process again and again, while there are stories
+		for p := w.startProcess(); ; p = w.startProcess() {
 			select {
 			case <-over:
 				return
@@ -102,8 +102,13 @@ func runCourse(t *testing.T, seed uint64, messages int) (r courseResult) {
 				return
 			case <-time.After(w.between(20*time.Second, 3*time.Minute)):
 			}
-			kill()
-			r.Kills++
+			if (r.Kills+r.Stops)%3 == 1 {
+				p.stop()
+				r.Stops++
+			} else {
+				p.kill()
+				r.Kills++
+			}
 			time.Sleep(w.between(0, 10*time.Second))
 		}
 	})
@@ -334,7 +339,7 @@ func (c *course) judge(r *courseResult) {
 		n := l.node(i.node)
 		if len(n.lost) > 0 || n.cordons == 0 {
 			r.LostNodes++
-			c.report("node %s of %s ended at %s with pods %v: %+v", i.node, i.id, n.removed, n.lost, *n)
+			c.report("node %s of %s ended at %s with pods %v: %+v, its messages: %+v", i.node, i.id, n.removed, n.lost, *n, c.messagesOf(i.id))
 		}
 		if n.cordons > 1 || n.drains > i.notices {
 			r.DoubleDrains++

@@ -48,14 +48,14 @@ func runKilled(t *testing.T, at faultproxy.RequestID, moment faultproxy.Moment) 
 	w.proxy.InterruptAt(at, moment, func(faultproxy.Request) {
 		kill := <-started
 		kill()
-		started <- w.startProcess()
+		started <- w.startProcess().kill
 	})
 	i := w.newInstance()
 	w.join(i, 2)
 	time.Sleep(time.Second) // the pods start
 	action := w.cloud.AutoScaling.StartAction(i.id, aws.Terminating)[0]
 	w.cloud.SQS.Send(queueName, aws.NewLifecycleMessage(action, aws.DirectToQueue, time.Now()))
-	started <- w.startProcess()
+	started <- w.startProcess().kill
 	await := func(what string, within time.Duration, is func() bool) {
 		for end := time.Now().Add(within); !is(); time.Sleep(time.Second) {
 			if time.Now().After(end) {

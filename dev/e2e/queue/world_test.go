@@ -145,17 +145,28 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// startProcess starts a process in this process, and returns the function that kills it.
-func (w *world) startProcess() (kill func()) {
+// process is an emulated process. kill ends it as SIGKILL does, and stop as SIGTERM does.
+type process struct{ kill, stop func() }
+
+func (w *world) startProcess() process {
 	life := w.proxy.StartLife()
 	ctx, cancel := context.WithCancel(w.ctx)
+	ended := make(chan struct{})
 	w.running.Go(func() {
+		defer close(ended)
 		err := runQueue(ctx, w.t, w.adjust, w.log, w.api.Transport(life, nil), nameAction(w.aws.Transport(life, nil)))
 		if err != nil && ctx.Err() == nil {
 			w.t.Errorf("the process ended: %v", err)
 		}
 	})
-	return func() { life.Kill(); cancel() }
+	return process{
+		kill: func() { life.Kill(); cancel() },
+		stop: func() {
+			cancel()
+			<-ended
+			life.Kill()
+		},
+	}
 }
 
 // chance reports true with a probability.
