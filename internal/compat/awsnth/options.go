@@ -234,7 +234,7 @@ func (o *Options) addNodeFlags(fs *flag.FlagSet) {
 	fs.IntVar(&o.KubeAPIQPS, "kube-api-qps", defaultKubeAPIQPS, "has no effect: the API server limits requests ($KUBE_API_QPS)")
 	fs.IntVar(&o.KubeAPIBurst, "kube-api-burst", defaultKubeAPIBurst, "has no effect: the API server limits requests ($KUBE_API_BURST)")
 	fs.BoolVar(&o.UseAPIServerCache, "use-apiserver-cache", false, "has no effect: pods are listed once and then watched ($USE_APISERVER_CACHE)")
-	fs.StringVar(&o.UptimeFromFile, "uptime-from-file", "", "`file` with the time since the boot in seconds, instead of /proc/uptime ($UPTIME_FROM_FILE)")
+	fs.StringVar(&o.UptimeFromFile, "uptime-from-file", "", "`file` with the time since the boot in seconds, instead of the operating system's ($UPTIME_FROM_FILE)")
 	fs.BoolVar(&o.CordonOnly, "cordon-only", false, "cordon nodes, but do not drain them ($CORDON_ONLY)")
 	fs.BoolVar(&o.TaintNode, "taint-node", false, "also taint the node ($TAINT_NODE)")
 	fs.StringVar(&o.TaintEffect, "taint-effect", "NoSchedule", "NoSchedule, NoExecute (after the drain) or PreferNoSchedule ($TAINT_EFFECT)")
