@@ -116,7 +116,7 @@ func TestI8NoticeEndedDuringAnOutageEvictsNoPod(t *testing.T) {
 
 func TestRecordHasTheLatestEndOfTheWindow(t *testing.T) {
 	withTestNode(t, time.Second, func(t *testing.T, m *testNode) {
-		m.startAgent(t, 0, func(*Options) {})
+		m.startAgent(t, 0, nil)
 		n := newNotice(notice.Redeploy, "e", time.Hour)
 		n.Resources = []string{m.name}
 		for _, length := range []time.Duration{2 * time.Hour, 4 * time.Hour} {
