@@ -123,7 +123,8 @@ func TestRecordHasTheLatestEndOfTheWindow(t *testing.T) {
 			n.WindowEnd = n.NotBefore.Add(length)
 			m.source.setNotices(n)
 			time.Sleep(time.Minute)
-			records, _ := cordon.ListRecords(m.currentNode())
+			node := m.currentNode()
+			records, _ := cordon.ListRecords(&node)
 			check.Len(t, 1, records)
 			var h noticeState
 			must.NoError(t, json.Unmarshal(records[0].State, &h))

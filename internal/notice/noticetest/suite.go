@@ -452,6 +452,9 @@ func (a Adapter) checkFailures(t *testing.T, what Announcement) {
 	}
 }
 
+// firstResponse is how long a source may wait for its first response. Azure may need two minutes for it.
+const firstResponse = 2 * time.Minute
+
 func (a Adapter) checkFailure(t *testing.T, what Announcement, name string, f fault, restarted bool) {
 	s := a.newService()
 	s.fail(f)
@@ -478,6 +481,9 @@ func (a Adapter) checkFailure(t *testing.T, what Announcement, name string, f fa
 		t.Errorf("%s, restarted %t: the failure ended the notice: %+v", name, restarted, r.snapshots[len(r.snapshots)-1])
 	}
 	s.fail(nil)
+	if restarted {
+		time.Sleep(firstResponse)
+	}
 	r.settle()
 	r.settle()
 	if !r.ended(n.ID) {
