@@ -76,8 +76,9 @@ func newManagerQueue(ctx context.Context, c *manager.Config, q queue.Config, age
 	return all, nil
 }
 
-// newGatherer returns the metrics of a registry for a server of Prometheus' client library. It leaves out those of surges: the
-// manager has its own, the agents of the queue mode start no surges, and two series with one name would make /metrics fail.
+// newGatherer returns the metrics of a registry for a server of Prometheus' client library. It leaves out the metrics of
+// surges, because two series with one name would make /metrics fail. The manager has its own, and the agents of the queue mode
+// start no surges.
 func newGatherer(r *observe.Registry) prometheus.Gatherer {
 	return prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
 		page := &metricsPage{header: http.Header{}}

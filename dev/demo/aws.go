@@ -95,12 +95,12 @@ func (c *awsCloud) prepare(context.Context, *stage) error {
 }
 
 func (c *awsCloud) announce(what interruption, m machine) (azure.EventRecord, string, error) {
-	i := c.instances[m]
+	i, now := c.instances[m], time.Now()
 	switch what {
 	case spotLoss:
-		due := time.Now().Add(spotNoticeAWS).Truncate(time.Second)
+		due := now.Add(spotNoticeAWS).Truncate(time.Second)
 		i.SetSpotAction("terminate", due)
-		r := c.add("aws-spot", i.ID, azure.Preempt, due)
+		r := c.add("aws-spot", i.ID, azure.Preempt, now, due)
 		c.follow(func(ctx context.Context) error {
 			if err := testbed.Sleep(ctx, time.Until(due)); err != nil {
 				return err
@@ -130,7 +130,7 @@ func (c *awsCloud) announce(what interruption, m machine) (azure.EventRecord, st
 		return c.schedule(i, azure.Terminate, distantNotice), "AWS: " + i.ID + " will be retired in 2 weeks (instance-retirement)", nil
 	}
 	c.group.Terminate(i)
-	r := c.add(asgOwner, i.ID, azure.Terminate, time.Now().Add(hookDrainTime))
+	r := c.add(asgOwner, i.ID, azure.Terminate, now, now.Add(hookDrainTime))
 	c.follow(func(ctx context.Context) error { return c.terminateAfterHook(ctx, r) })
 	return r, fmt.Sprintf("AWS: the Auto Scaling group terminates %s. Its lifecycle hook waits %.0f s for each heartbeat (really: 30 s or more)",
 		i.ID, hookTimeout.Seconds()), nil
@@ -146,10 +146,11 @@ func scheduledEvent(i *aws.Instance, kind azure.EventType, due time.Time) aws.Ev
 
 // schedule schedules an event of an instance.
 func (c *awsCloud) schedule(i *aws.Instance, kind azure.EventType, notice time.Duration) azure.EventRecord {
-	due := time.Now().Add(notice).Truncate(time.Second)
+	now := time.Now()
+	due := now.Add(notice).Truncate(time.Second)
 	e := scheduledEvent(i, kind, due)
 	i.SetEvents(e)
-	return c.add("aws-"+e.EventID, i.ID, kind, due)
+	return c.add("aws-"+e.EventID, i.ID, kind, now, due)
 }
 
 func (c *awsCloud) cancel(r azure.EventRecord) error {
@@ -245,7 +246,7 @@ func (c *awsCloud) runRecommendation(ctx context.Context, s *stage, a *stepOutpu
 	a.startTime = time.Now()
 	instance.Recommend(a.startTime)
 	a.print(a.startTime, "AWS: %s has a higher risk of interruption (rebalance recommendation). It runs %d pods", instance.ID, len(pods))
-	r := c.add("aws-rebalance", instance.ID, azure.Preempt, time.Time{})
+	r := c.add("aws-rebalance", instance.ID, azure.Preempt, a.startTime, time.Time{})
 	at, err := s.awaitCordon(ctx, recommended, r)
 	if err != nil {
 		return "", err

@@ -87,26 +87,26 @@ func (g *googleCloud) agentFlags(m machine) []string {
 func (*googleCloud) prepare(context.Context, *stage) error { return nil }
 
 func (g *googleCloud) announce(what interruption, m machine) (azure.EventRecord, string, error) {
-	name := vmName(m)
+	name, now := vmName(m), time.Now()
 	switch what {
 	case spotLoss:
 		due := g.emulator.Preempt(name)
-		return g.add("gce-spot-preempted", name, azure.Preempt, due), "Google: the Spot VM " + name + " is preempted, and stops in 30 s", nil
+		return g.add("gce-spot-preempted", name, azure.Preempt, now, due), "Google: the Spot VM " + name + " is preempted, and stops in 30 s", nil
 	case laterReboot:
 		due := g.emulator.Maintain(name, gcp.Terminate)
-		r := g.add(hostOwner, name, azure.Redeploy, due)
+		r := g.add(hostOwner, name, azure.Redeploy, now, due)
 		return r, "Google: " + name + " will stop in 60 s, for a maintenance of its host", checkExpectation(time.Until(due) > 0,
 			"an agent that has read maintenance-event", "none, so Google gives no warning")
 	case distantEvent:
-		due := time.Now().Add(distantNotice)
+		due := now.Add(distantNotice)
 		g.emulator.Plan(name, due)
-		return g.add("gce-planned-upcoming-maintenance", name, azure.Redeploy, due), "Google: " + name + " has a maintenance in 2 weeks (upcoming-maintenance)", nil
+		return g.add("gce-planned-upcoming-maintenance", name, azure.Redeploy, now, due), "Google: " + name + " has a maintenance in 2 weeks (upcoming-maintenance)", nil
 	}
-	due := time.Now().Add(10 * time.Minute).Truncate(time.Second)
+	due := now.Add(10 * time.Minute).Truncate(time.Second)
 	if err := labelNode(g.ctx, g.testbed, m.node(), map[string]any{scheduledLabel: strconv.FormatInt(due.Unix(), 10)}); err != nil {
 		return azure.EventRecord{}, "", err
 	}
-	r := g.add(gkeOwner, name, azure.Redeploy, due)
+	r := g.add(gkeOwner, name, azure.Redeploy, now, due)
 	g.follow(func(ctx context.Context) error { return g.maintainAtRequest(ctx, m, r) })
 	return r, fmt.Sprintf("GKE: the label %s=%d announces a maintenance of %s in 10 minutes, or at request", scheduledLabel, due.Unix(), name), nil
 }

@@ -44,10 +44,11 @@ func (l *noticeLog) close() {
 	l.events.Wait()
 }
 
-// add records a notice that is visible from now on. The owner is what claimOwner returns.
-func (l *noticeLog) add(owner, resource string, kind azure.EventType, due time.Time) azure.EventRecord {
+// add records a notice. The owner is what claimOwner returns. The time visible is before the announcement, because the agent
+// may evict pods at once.
+func (l *noticeLog) add(owner, resource string, kind azure.EventType, visible, due time.Time) azure.EventRecord {
 	r := azure.EventRecord{
-		EventID: owner, Type: kind, Resources: []string{resource}, Status: azure.Scheduled, VisibleAt: time.Now(), NotBefore: due,
+		EventID: owner, Type: kind, Resources: []string{resource}, Status: azure.Scheduled, VisibleAt: visible, NotBefore: due,
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -2,16 +2,19 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/slipway-dev/slipway/internal/cordon"
 	"github.com/slipway-dev/slipway/internal/drain"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/notice"
 	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // uncordon uncordons the node, as a user would.
@@ -109,6 +112,26 @@ func TestI8NoticeEndedDuringAnOutageEvictsNoPod(t *testing.T) {
 			}
 		}
 	}
+}
+
+func TestRecordHasTheLatestEndOfTheWindow(t *testing.T) {
+	withTestNode(t, time.Second, func(t *testing.T, m *testNode) {
+		m.startAgent(t, 0, nil)
+		n := newNotice(notice.Redeploy, "e", time.Hour)
+		n.Resources = []string{m.name}
+		for _, length := range []time.Duration{2 * time.Hour, 4 * time.Hour} {
+			n.WindowEnd = n.NotBefore.Add(length)
+			m.source.setNotices(n)
+			time.Sleep(time.Minute)
+			node := m.currentNode()
+			records, _ := cordon.ListRecords(&node)
+			check.Len(t, 1, records)
+			var h noticeState
+			must.NoError(t, json.Unmarshal(records[0].State, &h))
+			check.Equal(t, n.WindowEnd.UTC(), h.Notice.WindowEnd.UTC())
+		}
+		check.Is(t, 0, m.countEvents(NoticeChanged))
+	})
 }
 
 // runSilentAndPartial runs a test with a source that is silent after a start, and with one that reads only a part of its

@@ -156,6 +156,9 @@ func (a *Agent) updateDecision(h *noticeState, n notice.Notice) {
 	d := a.options.Policy.Decide(n, h.Seen)
 	isNew := h.Decision.Reason == ""
 	same := !isNew && h.Decision.equal(d) && h.Notice.Status == n.Status
+	if !h.Notice.WindowEnd.Equal(n.WindowEnd) {
+		h.claim.markOutdated() // after a restart the source gets the window from the record
+	}
 	h.Notice, h.Decision = n, d
 	if same {
 		return

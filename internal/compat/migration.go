@@ -2,12 +2,14 @@ package compat
 
 import (
 	"cmp"
+	"net/url"
 	"strings"
 
 	"sigs.k8s.io/yaml"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/config"
+	"github.com/slipway-dev/slipway/internal/notify"
 )
 
 // Migration holds the configuration of a replaced tool after the conversion to Slipway's configuration.
@@ -18,6 +20,27 @@ type Migration struct {
 	Notes []string
 	// Reader is the command that reads the file; empty is slipway agent.
 	Reader string
+}
+
+// The files that hold the secrets of a migrated webhook. The pod has to mount a Secret at these paths.
+const (
+	webhookURLFile    = "/etc/slipway/secrets/webhook-url"            //nolint:gosec // a path
+	proxyPasswordFile = "/etc/slipway/secrets/webhook-proxy-password" //nolint:gosec // a path
+)
+
+// ReplaceWebhookSecrets replaces the URL of a webhook, and the password of its proxy, by the names of files. The notes say
+// which of the tool's flags has the content of each file.
+func ReplaceWebhookSecrets(w *notify.Webhook, urlFlag, proxyFlag string) (notes []string) {
+	w.URL, w.URLFile = "", webhookURLFile
+	notes = append(notes, webhookURLFile+": must contain the value of "+urlFlag+"; mount a Secret.")
+	if u, err := url.Parse(w.Proxy); err == nil && u.User != nil {
+		if _, has := u.User.Password(); has {
+			u.User = url.User(u.User.Username())
+			w.Proxy, w.ProxyPasswordFile = u.String(), proxyPasswordFile
+			notes = append(notes, proxyPasswordFile+": must contain the password of "+proxyFlag+"; mount a Secret.")
+		}
+	}
+	return notes
 }
 
 // maxNoteWidth is the maximum length of a line in notes, in bytes.
@@ -86,9 +109,3 @@ func FormatNodeGroup(g v1alpha1.NodeGroup) ([]byte, error) {
 	}
 	return yaml.Marshal(tree)
 }
-
-// UsageError means that the command line is invalid. The flag set has already printed the error.
-type UsageError struct{ Err error }
-
-func (e *UsageError) Error() string { return e.Err.Error() }
-func (e *UsageError) Unwrap() error { return e.Err }

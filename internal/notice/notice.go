@@ -90,6 +90,8 @@ type Notice struct {
 	ClockAhead time.Duration `json:",omitempty"`
 	// Duration is the expected length of the interruption. Negative is unknown, zero is no impact.
 	Duration time.Duration
+	// WindowEnd is the end of the announced window of the interruption; zero if the source announces none.
+	WindowEnd time.Time `json:",omitzero"`
 	// LiveMigration is true for a Freeze that is a live migration, which keeps the memory.
 	LiveMigration bool
 	// UserInitiated is true if a user of the cloud requested the interruption, false if the platform did.

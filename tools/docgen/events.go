@@ -47,7 +47,7 @@ func findPackageEvents(path string) (all []event) {
 var eventPackages = []struct{ path, title, text string }{
 	{"internal/agent", "Agent", "Events about the agent's node, for notices, conditions and `slipway drain`."},
 	{"internal/retirement", "Retirements", "Events of a manager that retires a node."},
-	{"internal/provisioning/replacement", "Replacements", "Events of a manager that launches an instance to replace one that its cloud reclaims."},
+	{"internal/provisioning/replacement", "Replacements", "Events of a manager that replaces an instance after its cloud has reclaimed it."},
 	{"internal/nodegroup", "Idle nodes", "Events of a manager about NodeGroups with `scaleDown.idleByLabel`, and about the acceptance of NodeGroups."},
 	{"internal/provisioning", "Scaling", "Events of a manager about NodeGroups with `scaleUp` or `scaleDown.underutilized`."},
 	{"cmd/internal/startqueue", "AWS queue", "Events of a manager, or of `slipway aws-node-termination-handler`, about its own pod, which are in the namespace of the pod."},

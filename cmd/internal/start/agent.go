@@ -44,7 +44,7 @@ const (
 type AgentOptions struct {
 	// EventFormatter changes the texts of Kubernetes Events.
 	EventFormatter agent.EventFormatter
-	// ActionFor is the field of agent.NoticePolicy. TaintsFor and LabelsFor are those of agent.Options.
+	// ActionFor is the field of agent.NoticePolicy. TaintsFor and LabelsFor are fields of agent.Options.
 	ActionFor func(notice.Notice) (agent.Action, bool)
 	TaintsFor func(notice.Notice) []cordon.Taint
 	LabelsFor func(n notice.Notice, first time.Time) map[string]string

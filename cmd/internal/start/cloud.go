@@ -35,7 +35,7 @@ type cloudNotices struct {
 	// approver is nil if the cloud accepts no approvals.
 	approver agent.Approver
 	endpoint string
-	// others are further sources of the cloud. One that is an agent.Approver approves its own notices.
+	// others are further sources of the cloud. Each agent.Approver among them approves its own notices.
 	others []agent.Source
 }
 

@@ -2,13 +2,16 @@ package start
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
 
+	awsid "github.com/slipway-dev/slipway/internal/cloud/aws/providerid"
 	"github.com/slipway-dev/slipway/internal/config"
 	"github.com/slipway-dev/slipway/internal/elapsed"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/notice/aws"
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
@@ -23,7 +26,8 @@ type instance struct {
 
 // awaitInstance returns the cloud of the node's instance, and the instance's name. They come from --cloud and
 // --resource-name, or from the node's provider ID. It waits while the API server is unavailable, the Node is not
-// registered, or the provider ID is missing. A provider ID of another cloud is an error, because no notice could match.
+// registered, or the provider ID is missing. With --cloud=aws a missing provider ID does not matter, because the metadata
+// service has the name. A provider ID of another cloud is an error, because no notice could match.
 func awaitInstance(ctx context.Context, c config.Agent, log *slog.Logger, api *kubeapi.Client, alive *observe.Heartbeat) (instance, error) {
 	switch {
 	case c.Cloud == config.CloudNone:
@@ -45,7 +49,11 @@ func awaitInstance(ctx context.Context, c config.Agent, log *slog.Logger, api *k
 			}
 			return instance{cloud, name, node}, nil
 		case err == nil:
-			err = fmt.Errorf("node %s: spec.providerID is empty: the cloud controller has not set it yet", c.NodeName)
+			var name string
+			if name, err = readInstanceName(ctx, c); err == nil {
+				return instance{c.Cloud, name, node}, nil
+			}
+			err = fmt.Errorf("node %s: spec.providerID is empty: %w", c.NodeName, err)
 		}
 		if err.Error() != logged {
 			logged = err.Error()
@@ -55,6 +63,22 @@ func awaitInstance(ctx context.Context, c config.Agent, log *slog.Logger, api *k
 			return instance{}, ctx.Err()
 		}
 	}
+}
+
+// readInstanceName reads the instance's name from the metadata service of AWS. For other clouds it returns an error.
+func readInstanceName(ctx context.Context, c config.Agent) (string, error) {
+	if c.Cloud != config.CloudAWS {
+		return "", errors.New("the cloud controller has not set it yet")
+	}
+	client, err := aws.NewClient(aws.ClientOptions{Endpoint: c.Endpoint, Timeout: c.RequestTimeout})
+	if err != nil {
+		return "", fmt.Errorf("--endpoint: %w", err)
+	}
+	id, _, err := client.Get(ctx, aws.InstanceIDPath)
+	if err != nil {
+		return "", err
+	}
+	return awsid.InstanceID("aws:///" + strings.TrimSpace(string(id)))
 }
 
 func isAutoCloud(c config.Agent) bool { return c.Cloud == "" || c.Cloud == config.CloudAuto }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/slipway-dev/slipway/internal/config"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/notice/aws"
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
@@ -58,6 +59,17 @@ func TestI10CloudAndNameComeFromProviderID(t *testing.T) {
 	const azure = `{"metadata":{"name":"n"},"spec":{"providerID":"azure:///subscriptions/s/resourceGroups/g/providers/` +
 		`Microsoft.Compute/virtualMachineScaleSets/pool/virtualMachines/7"}}`
 	const ec2 = `{"metadata":{"name":"n"},"spec":{"providerID":"aws:///eu-west-1a/i-0123456789abcdef0"}}`
+	metadata := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.Method == http.MethodPut:
+			_, _ = io.WriteString(w, "token")
+		case r.URL.Path == aws.InstanceIDPath:
+			_, _ = io.WriteString(w, "i-0fedcba9876543210\n")
+		default:
+			http.NotFound(w, r)
+		}
+	}))
+	t.Cleanup(metadata.Close)
 	for name, tt := range map[string]struct {
 		status int
 		body   string
@@ -67,6 +79,7 @@ func TestI10CloudAndNameComeFromProviderID(t *testing.T) {
 	}{
 		"machine of a scale set": {200, azure, "", instance{cloud: "azure", resource: "pool_7"}, nil},
 		"EC2 instance":           {200, ec2, "auto", instance{cloud: "aws", resource: "i-0123456789abcdef0"}, nil},
+		"no provider ID":         {200, `{"metadata":{"name":"n"},"spec":{}}`, "aws", instance{cloud: "aws", resource: "i-0fedcba9876543210"}, nil},
 		"other cloud than set": {
 			200, ec2, "azure", instance{}, []string{"node n", "spec.providerID", "aws:///eu-west-1a/i-0123456789abcdef0", "--resource-name"},
 		},
@@ -80,7 +93,7 @@ func TestI10CloudAndNameComeFromProviderID(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := awaitInstance(t.Context(), config.Agent{NodeName: "n", Cloud: tt.cloud}, slog.New(slog.DiscardHandler),
+			got, err := awaitInstance(t.Context(), config.Agent{NodeName: "n", Cloud: tt.cloud, Endpoint: metadata.URL}, slog.New(slog.DiscardHandler),
 				newNodeServer(t, tt.status, tt.body), observe.NewHeartbeat("test", time.Minute))
 			got.node = nil
 			if got != tt.want || (err == nil) != (tt.err == nil) {

@@ -26,11 +26,11 @@ import (
 )
 
 const (
-	// idleTime is the time before the notice in which a handler's idle memory settles.
+	// idleTime is how long a handler's idle memory settles before the notice.
 	idleTime = 10 * time.Second
 	// maxPhase is the upper limit of a random wait before a notice. It is the longest poll interval of known handlers.
 	maxPhase = 5 * time.Second
-	// settleTime is the time after the drain in which a handler may still write to the API server.
+	// settleTime is how long a handler may still write to the API server after the drain.
 	settleTime = 3 * time.Second
 	// memoryInterval is the time between two reads of a process's memory.
 	memoryInterval = 20 * time.Millisecond

@@ -51,7 +51,7 @@ var benchGroups = []benchGroup{
 	{"agent", "the agent on a real control plane: speed, memory, and API requests", benchAgent},
 	{"peers", "the agent, slipway drain, kubectl drain and another handler on equal nodes: speed and memory", benchPeers},
 	{"surge", "50 pods that must not be missing: time without ready endpoints, drain time, memory of the agent", benchSurge},
-	{"agent-storm", "200 agents, 100 of them with a simultaneous notice", benchStorm},
+	{"agent-storm", "200 agents, 50 of them with a simultaneous notice", benchStorm},
 	{"cloudpool", "shrinking a pool: decision time, API requests, and added latency of reads", benchCloudpool},
 	{"autoscale", "scale-up for unschedulable pods: number of instances, decision time, and time to the launch", benchAutoscale},
 	{"autoscale-nova", "time to the launch with a real OpenStack", benchAutoscaleNova},
@@ -146,7 +146,7 @@ func newBenchCommand() *cobra.Command {
 	cmd.Flags().DurationVar(&o.idleTime, "idle", agent.IdleWindow, "measuring time of the idle agent; use less only for experiments")
 	cmd.Flags().StringVar(&o.onlyPart, "only", "", "measure only a part: agents or floor of agent-storm, or the measurements of agent or surge with this text in their names")
 	cmd.Flags().IntSliceVar(&o.nodes, "nodes", nil, "numbers of nodes, each of which is measured. agent-storm: machines with a notice, multiples of 10 "+
-		"(default 100). manager: nodes in the caches (default 5000)")
+		"(default 50). manager: nodes in the caches (default 5000)")
 	cmd.Flags().IntVar(&o.pods, "pods", 0, "manager: number of pods (default 30 for each node, at most 150000). surge: Deployments on the node (default 50)")
 	cmd.Flags().DurationVar(&o.quietTime, "quiet", 0, "manager: measuring time; use less than 3m only for experiments")
 	cmd.Flags().StringVar(&o.peer, "peer", "", "peers: program of another handler of Azure's Scheduled Events or EC2's notices, such as "+

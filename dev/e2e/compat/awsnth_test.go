@@ -40,7 +40,7 @@ type nthFixture struct {
 	asAdmin bool
 }
 
-func newNTHFixture(t *testing.T, name string) *nthFixture {
+func newNTHFixture(t *testing.T, name string, changes ...func(*controlplane.NodeSpec)) *nthFixture {
 	t.Helper()
 	sum := fnv.New64a()
 	sum.Write([]byte(name))
@@ -63,6 +63,9 @@ func newNTHFixture(t *testing.T, name string) *nthFixture {
 	}
 	specs := f.pool.Nodes(1)
 	specs[0].ProviderID = "aws:///eu-west-1a/" + id
+	for _, change := range changes {
+		change(&specs[0])
+	}
 	f.check(f.AddNodes(f.ctx, specs...))
 	f.check(workload.Create(f.ctx, f.Client(), workload.NewNamespace(f.ns)))
 	f.run(f.app("regular-pod-test", 1).Deployment())
@@ -137,6 +140,15 @@ func TestAWSNTHScenarios(t *testing.T) {
 			scenario(newNTHFixture(t, "nth-"+strings.NewReplacer("recommendation", "rec", "interruption", "itn").Replace(name))) // a node's name is short
 		})
 	}
+}
+
+// TestAWSNTHNeedsNoProviderID covers a Node that no cloud controller has touched. The tool worked there.
+func TestAWSNTHNeedsNoProviderID(t *testing.T) {
+	t.Parallel()
+	f := newNTHFixture(t, "nth-no-id", func(n *controlplane.NodeSpec) { n.ProviderID = "" })
+	f.startNTH("/readyz")
+	f.interruptSpot()
+	f.awaitDrained()
 }
 
 // interruptSpot announces a Spot interruption.

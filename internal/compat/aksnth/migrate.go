@@ -2,7 +2,6 @@ package aksnth
 
 import (
 	"io"
-	"net/url"
 	"strings"
 
 	"github.com/slipway-dev/slipway/internal/compat"
@@ -10,12 +9,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/notify"
 )
 
-// The files that hold the secrets of a migrated configuration. The pod has to mount a Secret at these paths.
-const (
-	telegramTokenFile = "/etc/slipway/secrets/telegram-token"         //nolint:gosec // a path
-	webhookURLFile    = "/etc/slipway/secrets/webhook-url"            //nolint:gosec // a path
-	proxyPasswordFile = "/etc/slipway/secrets/webhook-proxy-password" //nolint:gosec // a path
-)
+// telegramTokenFile holds a secret of a migrated configuration. The pod has to mount a Secret at this path.
+const telegramTokenFile = "/etc/slipway/secrets/telegram-token" //nolint:gosec // a path
 
 // podVariables are the environment variables that an agent's pod also has, with placeholder values.
 var podVariables = map[string]string{"MY_NODE_NAME": "any", "POD_NAMESPACE": "any"}
@@ -23,9 +18,7 @@ var podVariables = map[string]string{"MY_NODE_NAME": "any", "POD_NAMESPACE": "an
 // Migrate converts the tool's flags and its configuration file to Slipway's configuration. It ignores the environment,
 // because this process runs on another machine than the tool.
 func Migrate(args []string, usage io.Writer) (compat.Migration, error) {
-	o, err := ParseOptions(args, func(name string) string {
-		return podVariables[name]
-	}, usage)
+	o, err := ParseOptions(args, func(name string) string { return podVariables[name] }, usage)
 	if err != nil {
 		return compat.Migration{}, err
 	}
@@ -50,17 +43,7 @@ func replaceSecretsByFileNames(r *notify.Receiver) (notes []string) {
 		t.Token, t.TokenFile = "", telegramTokenFile
 		return []string{telegramTokenFile + ": must contain the value of -telegram.token; mount a Secret."}
 	}
-	w := r.Webhook
-	w.URL, w.URLFile = "", webhookURLFile
-	notes = append(notes, webhookURLFile+": must contain the value of -webhook.url; mount a Secret.")
-	if u, err := url.Parse(w.Proxy); err == nil && u.User != nil {
-		if _, has := u.User.Password(); has {
-			u.User = url.User(u.User.Username())
-			w.Proxy, w.ProxyPasswordFile = u.String(), proxyPasswordFile
-			notes = append(notes, proxyPasswordFile+": must contain the password of -webhook.http-proxy; mount a Secret.")
-		}
-	}
-	return notes
+	return compat.ReplaceWebhookSecrets(r.Webhook, "-webhook.url", "-webhook.http-proxy")
 }
 
 // listFlagVariables returns the environment variables that set flags of the tool, each with its flag.

@@ -193,16 +193,15 @@ func ParseOptions(args []string, env func(string) string, out io.Writer) (*Optio
 			return nil, err
 		}
 	}
-	if err := fs.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return nil, err
-		}
-		return nil, &compat.UsageError{Err: err}
+	if err := compat.ParseFlags(fs, args); err != nil {
+		return nil, err
 	}
 	if fs.NArg() > 0 {
 		o.addWarning("%q: is not a flag; this and all following arguments are ignored", fs.Arg(0))
 	}
-	visitCommandLineFlags(fs, args, func(name string) { o.sources[name] = "-" + name })
+	for _, name := range compat.ListFlagsOnCommandLine(fs, args) {
+		o.sources[name] = "-" + name
+	}
 	if o.ShowVersion {
 		return o, nil
 	}
@@ -218,18 +217,6 @@ func ParseOptions(args []string, env func(string) string, out io.Writer) (*Optio
 	o.repairValues()
 	o.warnAboutSettings()
 	return o, o.Validate()
-}
-
-// visitCommandLineFlags calls visit with the name of each flag on the command line. flag.Visit would also visit flags
-// that the environment has set.
-func visitCommandLineFlags(fs *flag.FlagSet, args []string, visit func(string)) {
-	rest := len(args) - fs.NArg()
-	for _, arg := range args[:rest] {
-		name, _, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")
-		if strings.HasPrefix(arg, "-") && fs.Lookup(name) != nil {
-			visit(name)
-		}
-	}
 }
 
 // applyConfigFile sets the options from the content of a configuration file. As in the tool, keys must match exactly.
@@ -258,14 +245,14 @@ func (o *Options) applyConfigFile(fs *flag.FlagSet, raw []byte) error {
 		case e.Null:
 			o.addWarning("line %d: %s: has no value, ignored", e.Line, key)
 		case e.NonScalarKind != "":
-			errs = append(errs, fmt.Errorf("line %d: %s: is %s: want %s", e.Line, key, e.NonScalarKind, describeWantedValue(fs, name)))
+			errs = append(errs, fmt.Errorf("line %d: %s: is %s: want %s", e.Line, key, e.NonScalarKind, compat.DescribeFlagValue(fs, name)))
 		default:
 			value := e.Value
-			if b, old, _ := compat.ParseBool(value); old && isBoolFlag(fs, name) {
+			if b, old, _ := compat.ParseBool(value); old && compat.IsBoolFlag(fs, name) {
 				o.addWarning("line %d: %s: %s is a YAML 1.1 boolean: want true or false", e.Line, key, value)
 				value = strconv.FormatBool(b)
 			}
-			if n, ok := e.Int(); ok && describeWantedValue(fs, name) == wholeNumber {
+			if n, ok := e.Int(); ok && compat.DescribeFlagValue(fs, name) == compat.WholeNumber {
 				value = strconv.Itoa(n)
 			}
 			if err := o.setValue(fs, name, value, fmt.Sprintf("key %s (line %d)", key, e.Line)); err != nil {
@@ -292,34 +279,12 @@ func hideTextOfYAMLError(err error) error {
 	return fmt.Errorf("%s: not YAML (text hidden, it may contain a token)", where)
 }
 
-const wholeNumber = "a whole number"
-
-// describeWantedValue returns a description of the values that a flag accepts.
-func describeWantedValue(fs *flag.FlagSet, name string) string {
-	getter, _ := fs.Lookup(name).Value.(flag.Getter)
-	switch getter.Get().(type) {
-	case bool:
-		return "true or false"
-	case int:
-		return wholeNumber
-	case time.Duration:
-		return "a duration with its unit, such as 5s"
-	}
-	return "text"
-}
-
-func isBoolFlag(fs *flag.FlagSet, name string) bool {
-	getter, _ := fs.Lookup(name).Value.(flag.Getter)
-	_, is := getter.Get().(bool)
-	return is
-}
-
 // secretSettings lists the settings with values that must never be shown.
 var secretSettings = []string{"telegram.token", "webhook.url", "webhook.http-proxy", "sentry.dsn"}
 
 func (o *Options) setValue(fs *flag.FlagSet, name, value, from string) error {
 	if err := fs.Set(name, value); err != nil {
-		return fmt.Errorf("%s: %q: want %s", from, value, describeWantedValue(fs, name))
+		return fmt.Errorf("%s: %q: want %s", from, value, compat.DescribeFlagValue(fs, name))
 	}
 	o.sources[name] = from
 	return nil

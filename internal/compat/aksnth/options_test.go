@@ -134,6 +134,7 @@ func TestFileOverridesFlagsOverrideEnvironment(t *testing.T) {
 	if o.Node != "of-the-file" || o.WebhookURL != "http://flag" || o.TelegramChatID != "-1001234567890123" {
 		t.Errorf("%+v", withoutSources(o))
 	}
+	check.Not(t, mustParse(t, "-webhook.template", "-nodeGracePeriodSeconds").IsSet("nodeGracePeriodSeconds"), "the value of a flag was read as a flag")
 }
 
 func TestMergeKeysOfFileAreApplied(t *testing.T) {

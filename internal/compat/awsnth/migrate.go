@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -18,12 +17,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/notify"
 )
 
-// The files that hold the secrets of a migrated configuration. The pod has to mount a Secret at these paths.
-const (
-	webhookURLFile    = "/etc/slipway/secrets/webhook-url"            //nolint:gosec // a path
-	webhookTokenFile  = "/etc/slipway/secrets/webhook-token"          //nolint:gosec // a path
-	proxyPasswordFile = "/etc/slipway/secrets/webhook-proxy-password" //nolint:gosec // a path
-)
+// webhookTokenFile holds a secret of a migrated configuration. The pod has to mount a Secret at this path.
+const webhookTokenFile = "/etc/slipway/secrets/webhook-token" //nolint:gosec // a path
 
 // podVariables are the environment variables that an agent's pod also has, with placeholder values.
 var podVariables = map[string]string{"NODE_NAME": "any", "NAMESPACE": "any"}
@@ -80,15 +75,7 @@ func listQueueFlags(q queue.Config) []string {
 // replaceSecretsByFileNames replaces each secret of the webhook by the name of a file. The notes say which content each
 // file needs.
 func replaceSecretsByFileNames(w *notify.Webhook) (notes []string) {
-	w.URL, w.URLFile = "", webhookURLFile
-	notes = append(notes, webhookURLFile+": must contain the value of -webhook-url; mount a Secret.")
-	if u, err := url.Parse(w.Proxy); err == nil && u.User != nil {
-		if _, has := u.User.Password(); has {
-			u.User = url.User(u.User.Username())
-			w.Proxy, w.ProxyPasswordFile = u.String(), proxyPasswordFile
-			notes = append(notes, proxyPasswordFile+": must contain the password of -webhook-proxy; mount a Secret.")
-		}
-	}
+	notes = compat.ReplaceWebhookSecrets(w, "-webhook-url", "-webhook-proxy")
 	for name, value := range w.Headers {
 		if !strings.EqualFold(name, "Authorization") {
 			continue

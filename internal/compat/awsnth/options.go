@@ -234,7 +234,7 @@ func (o *Options) addNodeFlags(fs *flag.FlagSet) {
 	fs.IntVar(&o.KubeAPIQPS, "kube-api-qps", defaultKubeAPIQPS, "has no effect: the API server limits requests ($KUBE_API_QPS)")
 	fs.IntVar(&o.KubeAPIBurst, "kube-api-burst", defaultKubeAPIBurst, "has no effect: the API server limits requests ($KUBE_API_BURST)")
 	fs.BoolVar(&o.UseAPIServerCache, "use-apiserver-cache", false, "has no effect: pods are listed once and then watched ($USE_APISERVER_CACHE)")
-	fs.StringVar(&o.UptimeFromFile, "uptime-from-file", "", "`file` with the time since the boot in seconds, instead of /proc/uptime ($UPTIME_FROM_FILE)")
+	fs.StringVar(&o.UptimeFromFile, "uptime-from-file", "", "`file` with the time since the boot in seconds, instead of the operating system's ($UPTIME_FROM_FILE)")
 	fs.BoolVar(&o.CordonOnly, "cordon-only", false, "cordon nodes, but do not drain them ($CORDON_ONLY)")
 	fs.BoolVar(&o.TaintNode, "taint-node", false, "also taint the node ($TAINT_NODE)")
 	fs.StringVar(&o.TaintEffect, "taint-effect", "NoSchedule", "NoSchedule, NoExecute (after the drain) or PreferNoSchedule ($TAINT_EFFECT)")
@@ -303,23 +303,22 @@ func ParseOptions(args []string, env func(string) string, out io.Writer) (*Optio
 			continue
 		}
 		if err := fs.Set(s.flag, env(s.env)); err != nil {
-			errs = append(errs, fmt.Errorf("$%s: %q: want %s", s.env, env(s.env), describeWantedValue(fs, s.flag)))
+			errs = append(errs, fmt.Errorf("$%s: %q: want %s", s.env, env(s.env), compat.DescribeFlagValue(fs, s.flag)))
 		}
 		o.sources[s.flag] = "$" + s.env
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	if err := fs.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return nil, err
-		}
-		return nil, &compat.UsageError{Err: err}
+	if err := compat.ParseFlags(fs, args); err != nil {
+		return nil, err
 	}
 	if fs.NArg() > 0 {
 		o.addWarning("%q: is not a flag; this and all following arguments are ignored", fs.Arg(0))
 	}
-	o.recordCommandLineFlags(fs, args)
+	for _, name := range compat.ListFlagsOnCommandLine(fs, args) {
+		o.sources[name] = "-" + name
+	}
 	if o.ShowVersion {
 		return o, nil
 	}
@@ -327,35 +326,6 @@ func ParseOptions(args []string, env func(string) string, out io.Writer) (*Optio
 	o.repairValues()
 	o.warnAboutSettings()
 	return o, o.Validate()
-}
-
-// recordCommandLineFlags records which flags are on the command line. flag.Visit would also visit flags that the
-// environment has set.
-func (o *Options) recordCommandLineFlags(fs *flag.FlagSet, args []string) {
-	for i := 0; i < len(args)-fs.NArg(); i++ {
-		name, _, hasValue := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(args[i], "-"), "-"), "=")
-		if fs.Lookup(name) == nil {
-			continue // the terminator --
-		}
-		o.sources[name] = "-" + name
-		if !hasValue && !isBoolFlag(fs, name) {
-			i++ // the value of the flag
-		}
-	}
-}
-
-func isBoolFlag(fs *flag.FlagSet, name string) bool {
-	getter, _ := fs.Lookup(name).Value.(flag.Getter)
-	_, is := getter.Get().(bool)
-	return is
-}
-
-// describeWantedValue returns a description of the values that a flag accepts.
-func describeWantedValue(fs *flag.FlagSet, name string) string {
-	if isBoolFlag(fs, name) {
-		return "true or false"
-	}
-	return "a whole number"
 }
 
 // IsSet reports whether the user set a setting. name is the setting's flag name.

@@ -487,7 +487,10 @@ func TestQueueSettingsAreConverted(t *testing.T) {
 	for url, region := range map[string]string{
 		"https://sqs.us-gov-east-1.amazonaws.com/1/q": "us-gov-east-1", "https://eu-west-1.queue.amazonaws.com/1/q": "eu-west-1",
 		"https://sqs.cn-north-1.amazonaws.com.cn/1/q": "cn-north-1", "http://localhost:4566/1/my-queue-1": "", "https://queue.amazonaws.com/1/q": "",
-		"https://vpce-0ab-12.sqs.eu-west-3.vpce.amazonaws.com/1/q": "eu-west-3",
+		"https://vpce-0ab-12.sqs.eu-west-3.vpce.amazonaws.com/1/q": "eu-west-3", "https://sqs.us-iso-east-1.c2s.ic.gov/1/q": "us-iso-east-1",
+		"https://sqs.us-isob-east-1.sc2s.sgov.gov/1/q": "us-isob-east-1", "https://sqs.eu-isoe-west-1.cloud.adc-e.uk/1/q": "eu-isoe-west-1",
+		"https://sqs.us-isof-south-1.csp.hci.ic.gov/1/q": "us-isof-south-1", "https://sqs.eusc-de-east-1.amazonaws.eu/1/q": "eusc-de-east-1",
+		"https://sqs-fips.us-east-1.api.aws/1/q": "us-east-1", "http://sqs-mock-1.test-ns-2/1/q": "", "http://sqs-mock-1.test.svc/1/q": "",
 	} {
 		check.Equal(t, region, regionInURL(url))
 	}

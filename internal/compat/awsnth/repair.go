@@ -1,10 +1,11 @@
 package awsnth
 
 import (
+	"cmp"
 	"fmt"
 	"net/url"
 	"os"
-	"strconv"
+	"regexp"
 	"strings"
 	"time"
 
@@ -218,18 +219,20 @@ func (o *Options) WarnAboutTemplates() {
 	}
 }
 
+// regionInHost finds the region in the host of a queue. A region has the same form in all partitions of AWS, such as
+// us-isob-east-1. In an old form of the host, the region comes first.
+var regionInHost = regexp.MustCompile(`\.(` + regionForm + `)\.|^(` + regionForm + `)\.queue\.`)
+
+const regionForm = `[a-z]+(?:-[a-z]+)+-[0-9]+`
+
 // regionInURL returns the AWS region in the host of a queue's URL; empty if there is none.
 func regionInURL(queueURL string) string {
 	u, err := url.Parse(queueURL)
 	if err != nil {
 		return ""
 	}
-	for part := range strings.SplitSeq(u.Hostname(), ".") {
-		if fields := strings.Split(part, "-"); len(fields) >= 3 && len(fields[0]) == 2 {
-			if _, err := strconv.Atoi(fields[len(fields)-1]); err == nil {
-				return part
-			}
-		}
+	if m := regionInHost.FindStringSubmatch(u.Hostname()); m != nil {
+		return cmp.Or(m[1], m[2])
 	}
 	return ""
 }

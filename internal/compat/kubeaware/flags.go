@@ -1,7 +1,6 @@
 package kubeaware
 
 import (
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -63,11 +62,8 @@ func ParseFlags(args []string, getenv func(string) string, stderr io.Writer) (*F
 	for _, name := range ignored {
 		fs.Var(ignoredFlag{name == "logtostderr" || name == "alsologtostderr"}, name, "has no effect: logs go to standard error")
 	}
-	if err := fs.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return nil, err
-		}
-		return nil, &compat.UsageError{Err: err}
+	if err := compat.ParseFlags(fs, args); err != nil {
+		return nil, err
 	}
 	fs.Visit(func(given *flag.Flag) {
 		if slices.Contains(ignored[1:], given.Name) {

@@ -179,15 +179,28 @@ func (a *autoScaling) locate(ctx context.Context) error {
 		}
 		a.region = region
 	}
+	var err error
 	if a.endpoint == "" {
-		body, found, err := a.metadata.Get(ctx, domainPath)
-		domain := strings.TrimSpace(string(body))
-		if err != nil || !found || !isHostPart(domain) {
-			domain = domainOf(a.region)
-		}
-		a.endpoint = "https://" + apiService + "." + a.region + "." + domain
+		a.endpoint, err = findEndpoint(ctx, a.metadata, apiService, a.region)
 	}
-	return nil
+	return err
+}
+
+// findEndpoint returns the public endpoint of a service in a region. Each partition of AWS has its own domain, which the
+// metadata service of the instance tells.
+func findEndpoint(ctx context.Context, metadata *Client, service, region string) (string, error) {
+	body, found, err := metadata.Get(ctx, domainPath)
+	if err != nil {
+		return "", err
+	}
+	domain := strings.TrimSpace(string(body))
+	if !found || !isHostPart(domain) {
+		domain = "amazonaws.com"
+		if strings.HasPrefix(region, "cn-") {
+			domain = "amazonaws.com.cn"
+		}
+	}
+	return "https://" + service + "." + region + "." + domain, nil
 }
 
 // isHostPart reports whether a text can be a part of a host name.

@@ -27,7 +27,6 @@ const (
 	instanceRolePath      = "/latest/meta-data/iam/security-credentials/"
 	regionPath            = "/latest/meta-data/placement/region"
 	domainPath            = "/latest/meta-data/services/domain"
-	defaultDomain         = "amazonaws.com"
 	credentialsRenewal    = 5 * time.Minute // before they expire
 	maxIdentityTokenBytes = 64 << 10
 )
@@ -127,7 +126,9 @@ func (s *credentialSource) assumeRole(ctx context.Context, region string) (crede
 	}
 	endpoint := s.getenv(stsEndpointVariable)
 	if endpoint == "" {
-		endpoint = "https://sts." + region + "." + domainOf(region)
+		if endpoint, err = findEndpoint(ctx, s.metadata, "sts", region); err != nil {
+			return credentials{}, err
+		}
 	}
 	form := url.Values{
 		"Action": {"AssumeRoleWithWebIdentity"}, "Version": {"2011-06-15"}, "RoleArn": {s.getenv(roleVariable)},
@@ -146,14 +147,6 @@ func (s *credentialSource) assumeRole(ctx context.Context, region string) (crede
 		return credentials{}, fmt.Errorf("%s: the response has no credentials", endpoint)
 	}
 	return c, nil
-}
-
-// domainOf returns the domain of the AWS API for a region outside of an instance's own.
-func domainOf(region string) string {
-	if strings.HasPrefix(region, "cn-") {
-		return "amazonaws.com.cn"
-	}
-	return defaultDomain
 }
 
 func readTokenFile(path string) (string, error) {

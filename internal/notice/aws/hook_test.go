@@ -6,7 +6,9 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -150,6 +152,51 @@ func TestHookThatIsNotReachedYetIsCompletedLater(t *testing.T) {
 func TestMain(m *testing.M) {
 	_ = os.Setenv("HTTP_PROXY", "http://proxy.example.com:3128")
 	m.Run()
+}
+
+// transportFunc is a transport that calls a function.
+type transportFunc func(w http.ResponseWriter, r *http.Request)
+
+func (f transportFunc) RoundTrip(r *http.Request) (*http.Response, error) {
+	w := httptest.NewRecorder()
+	f(w, r)
+	response := w.Result()
+	response.Request = r
+	return response, nil
+}
+
+func TestEndpointsHaveTheDomainOfThePartition(t *testing.T) {
+	token := filepath.Join(t.TempDir(), "token")
+	must.NoError(t, os.WriteFile(token, []byte("t"), 0o600))
+	for domain, want := range map[string]string{
+		"c2s.ic.gov": "c2s.ic.gov", "sc2s.sgov.gov": "sc2s.sgov.gov", "cloud.adc-e.uk\n": "cloud.adc-e.uk", "csp.hci.ic.gov": "csp.hci.ic.gov",
+		"amazonaws.eu": "amazonaws.eu", "amazonaws.com.cn": "amazonaws.com.cn", "": "amazonaws.com", "<html>": "amazonaws.com",
+	} {
+		metadata, err := NewClient(ClientOptions{Wrap: func(http.RoundTripper) http.RoundTripper {
+			return transportFunc(func(w http.ResponseWriter, r *http.Request) {
+				switch {
+				case r.Method == http.MethodPut:
+					_, _ = io.WriteString(w, "token")
+				case r.URL.Path == domainPath && domain != "":
+					_, _ = io.WriteString(w, domain)
+				default:
+					http.NotFound(w, r)
+				}
+			})
+		}})
+		must.NoError(t, err)
+		var hosts []string
+		a := newAutoScaling("", metadata)
+		a.region, a.http = "us-iso-east-1", &apiClient{&http.Client{Transport: transportFunc(func(w http.ResponseWriter, r *http.Request) {
+			hosts = append(hosts, r.URL.Host)
+			_, _ = io.WriteString(w, "<AccessKeyId>k</AccessKeyId><SecretAccessKey>s</SecretAccessKey>")
+		})}}
+		a.credentials.http = a.http
+		a.credentials.getenv = func(name string) string { return map[string]string{webIdentityVariable: token}[name] }
+		_, err = a.call(t.Context(), "DescribeLifecycleHooks", url.Values{})
+		must.NoError(t, err)
+		check.Equal(t, []string{"sts.us-iso-east-1." + want, "autoscaling.us-iso-east-1." + want}, hosts)
+	}
 }
 
 func TestServicesOfTheNodeAreReadWithoutAProxy(t *testing.T) {

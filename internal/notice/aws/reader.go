@@ -16,7 +16,10 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice/poll"
 )
 
-// The paths of the metadata service.
+// InstanceIDPath is the path of the instance's ID.
+const InstanceIDPath = "/latest/meta-data/instance-id"
+
+// The paths of notices.
 const (
 	spotPath      = "/latest/meta-data/spot/instance-action"
 	rebalancePath = "/latest/meta-data/events/recommendations/rebalance"

@@ -1,14 +1,21 @@
 package aws
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"log/slog"
+	"net/http"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/notice"
 	"github.com/slipway-dev/slipway/internal/notice/poll"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 var testBase = pathReader{instance: "i-0123456789abcdef0", log: slog.New(slog.DiscardHandler)}
@@ -196,4 +203,34 @@ func TestSpotNoticeWithMovingTimeStaysTheSame(t *testing.T) {
 	if _, err := r.parse(nil); err != nil || r.known.ID != "" {
 		t.Errorf("%v, still known: %s", err, r.known.ID)
 	}
+}
+
+// TestIdleInstanceNeedsTheDocumentedRequests checks the table in docs/aws.md.
+func TestIdleInstanceNeedsTheDocumentedRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		requests := map[string]int{}
+		client, err := NewClient(ClientOptions{Wrap: func(http.RoundTripper) http.RoundTripper {
+			return transportFunc(func(w http.ResponseWriter, r *http.Request) {
+				mu.Lock()
+				requests[r.URL.Path]++
+				mu.Unlock()
+				switch r.URL.Path {
+				case tokenPath:
+					_, _ = io.WriteString(w, "token")
+				case asgPath:
+					_, _ = io.WriteString(w, "InService")
+				default:
+					http.NotFound(w, r)
+				}
+			})
+		}})
+		must.NoError(t, err)
+		source, err := NewSource(SourceOptions{Client: client, Instance: "i-0123456789abcdef0"})
+		must.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute-time.Millisecond)
+		defer cancel()
+		source.Run(ctx, func(notice.Snapshot) {})
+		check.Equal(t, map[string]int{tokenPath: 1, spotPath: 600, asgPath: 300, rebalancePath: 40, eventsPath: 20}, requests)
+	})
 }

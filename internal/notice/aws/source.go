@@ -43,9 +43,8 @@ type SourceOptions struct {
 	Client *Client
 	// Instance is the ID of the instance, such as i-0123456789abcdef0.
 	Instance string
-	// Interval is the time between two polls of the Spot notice; 0 is DefaultInterval. The other notices are polled less
-	// often: the Auto Scaling state at every second time, the recommendation at every fifth, the events at every tenth, but
-	// each at least once a minute.
+	// Interval is the time between two polls of the Spot notice; 0 is DefaultInterval. NewSource has the multiples of it for
+	// the other notices, which are polled at least once a minute.
 	Interval time.Duration
 	// Leads are how long before scheduled events their notices are given to the agent.
 	Leads poll.Leads
@@ -110,9 +109,9 @@ func NewSource(o SourceOptions) (*Source, error) {
 		backoff time.Duration
 	}{
 		{"aws-spot", s.spot, 1, maxSpotBackoff},
-		{"aws-asg", s.asg, 2, maxBackoff},
-		{"aws-rebalance", s.hint, 5, maxBackoff},
-		{"aws-events", s.events, 10, maxBackoff},
+		{"aws-asg", s.asg, 2, maxBackoff},         // without a hook the instance may stop within seconds
+		{"aws-rebalance", s.hint, 15, maxBackoff}, // has no deadline
+		{"aws-events", s.events, 30, maxBackoff},  // come days ahead, and must be read before the alert after two minutes
 	} {
 		source, err := poll.NewSource(poll.Options{
 			Name: SourceName, Label: p.label, Read: p.reader.read, Interval: min(p.every*o.Interval, max(o.Interval, maxInterval)), Delay: time.Duration(i) * o.Interval / 4, MaxBackoff: p.backoff, MaxRetryAfter: p.backoff,

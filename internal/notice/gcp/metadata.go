@@ -91,6 +91,15 @@ type plannedMaintenance struct {
 	Warnings []error
 }
 
+// windowEnd returns the end of the maintenance window. If the end is unknown or wrong, it returns the start, which is zero if
+// it is unknown too.
+func (m *plannedMaintenance) windowEnd() time.Time {
+	if m.End.Before(m.Start) {
+		return m.Start
+	}
+	return m.End
+}
+
 // parsePlannedMaintenance parses a description of a planned maintenance. It returns nil if there is none. The metadata
 // server spells the fields in snake case, with booleans as strings. The API, and GKE's annotation, spell them in camel
 // case. Every field is optional: a maintenance of unknown time counts as due.

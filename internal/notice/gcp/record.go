@@ -1,6 +1,7 @@
 package gcp
 
 import (
+	"cmp"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,7 +26,7 @@ type maintenanceRecord struct {
 	mu        sync.Mutex
 	read      bool      // planned was read by this process
 	resumed   bool      // an earlier agent process acted on a maintenance
-	start     time.Time // of the resumed maintenance; zero if it is unknown
+	windowEnd time.Time // of the resumed maintenance; zero if it is unknown
 	lostSince time.Time // zero while the server has information
 }
 
@@ -35,7 +36,7 @@ func (r *maintenanceRecord) resume(notices []notice.Notice) {
 	defer r.mu.Unlock()
 	for _, n := range notices {
 		if n.ID == plannedID {
-			r.resumed, r.start = true, n.NotBefore
+			r.resumed, r.windowEnd = true, cmp.Or(n.WindowEnd, n.NotBefore)
 		}
 	}
 }
@@ -59,11 +60,9 @@ func (r *maintenanceRecord) observeLost(now time.Time) (over bool, window time.T
 	m := r.planned.Load()
 	switch {
 	case m != nil:
-		if window = m.End; window.Before(m.Start) {
-			window = m.Start
-		}
+		window = m.windowEnd()
 	case r.resumed && !r.read:
-		window = r.start
+		window = r.windowEnd
 	default:
 		return false, time.Time{}
 	}

@@ -286,6 +286,7 @@ func (s *sources) parsePlanned(value string, now time.Time) (notice.Snapshot, er
 // later, so its notice has not Started.
 func (m *plannedMaintenance) toSnapshot(n notice.Notice) notice.Snapshot {
 	n.Description = strings.TrimSuffix("planned host maintenance: "+m.Reasons, ": ")
+	n.WindowEnd = m.windowEnd()
 	if !m.Ongoing {
 		n.NotBefore = m.Start
 	}

@@ -2,9 +2,11 @@ package gcp
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -82,21 +84,35 @@ func (m *metadataServer) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // guarded is the sources of a VM at work, with the notices of all.
 type guarded struct {
+	t       *testing.T
+	server  *metadataServer
+	sources []*Source
+	resumed []notice.Notice // by the sources
+	stop    func()
+
 	mu        sync.Mutex
 	snapshots map[string]notice.Snapshot
-	sources   []*Source
 }
 
-func guard(t *testing.T, m *metadataServer) *guarded {
+func guard(t *testing.T, m *metadataServer, resumed ...notice.Notice) *guarded {
 	t.Helper()
+	g := &guarded{t: t, server: m, resumed: resumed}
+	g.start()
+	t.Cleanup(func() { g.stop() })
+	return g
+}
+
+func (g *guarded) start() {
+	g.t.Helper()
 	sources, err := NewSources(Options{
-		Resource: "vm-1", Leads: poll.Leads{Maintenance: 15 * time.Minute}, Wrap: func(http.RoundTripper) http.RoundTripper { return m },
+		Resource: "vm-1", Leads: poll.Leads{Maintenance: 15 * time.Minute}, Wrap: func(http.RoundTripper) http.RoundTripper { return g.server },
 	})
-	must.NoError(t, err)
-	g := &guarded{snapshots: map[string]notice.Snapshot{}, sources: sources}
-	ctx, cancel := context.WithCancel(t.Context())
+	must.NoError(g.t, err)
+	g.sources, g.snapshots = sources, map[string]notice.Snapshot{}
+	ctx, cancel := context.WithCancel(g.t.Context())
 	var group sync.WaitGroup
 	for _, s := range sources {
+		s.ResumeNotices(slices.DeleteFunc(slices.Clone(g.resumed), func(n notice.Notice) bool { return n.Source != s.Name() }))
 		group.Go(func() {
 			s.Run(ctx, func(snapshot notice.Snapshot) {
 				g.mu.Lock()
@@ -105,9 +121,23 @@ func guard(t *testing.T, m *metadataServer) *guarded {
 			})
 		})
 	}
-	t.Cleanup(group.Wait)
-	t.Cleanup(cancel)
-	return g
+	g.stop = func() { cancel(); group.Wait() }
+}
+
+// restart starts the sources again, with the notices that the agent had recorded on the Node.
+func (g *guarded) restart() {
+	g.t.Helper()
+	g.stop()
+	for _, s := range g.snapshots {
+		for _, n := range s.Notices {
+			record, err := json.Marshal(n.TrimForRecord("vm-1"))
+			must.NoError(g.t, err)
+			var read notice.Notice
+			must.NoError(g.t, json.Unmarshal(record, &read))
+			g.resumed = append(g.resumed, read)
+		}
+	}
+	g.start()
 }
 
 func (g *guarded) snapshot(source string) (notice.Snapshot, bool) {
@@ -186,48 +216,56 @@ func TestVMWithoutPlannedMaintenanceIsReady(t *testing.T) {
 	}
 }
 
-// TestForgottenMaintenanceEndsAnHourAfterItsWindow covers a server that never says COMPLETE.
+// TestForgottenMaintenanceEndsAnHourAfterItsWindow covers a server that never says COMPLETE. A restart of the agent changes
+// nothing.
 func TestForgottenMaintenanceEndsAnHourAfterItsWindow(t *testing.T) {
 	for name, tt := range map[string]struct {
-		end     time.Duration // of the window, after its start; 0 is unknown
-		resumed bool          // the VM was restarted, and the server forgot the maintenance before the agent read it
-		want    time.Duration // after the start
+		status string
+		end    time.Duration // of the window, after its start; 0 is unknown
+		want   time.Duration // after the start
 	}{
-		"window with an end":    {end: 2 * time.Hour, want: 3 * time.Hour},
-		"window without an end": {want: time.Hour},
-		"after a restart":       {resumed: true, want: time.Hour},
+		"window with an end":     {"PENDING", 2 * time.Hour, 3 * time.Hour},
+		"window without an end":  {"PENDING", 0, time.Hour},
+		"window that has begun":  {"ONGOING", 2 * time.Hour, 3 * time.Hour},
+		"record without the end": {"", 0, time.Hour}, // of an older agent; the server forgot the maintenance before this one read it
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				m := newMetadataServer()
-				start := time.Now().Add(10 * time.Minute)
-				value := planned(start, "PENDING")
-				if tt.end > 0 {
-					value = strings.Replace(value, "{", fmt.Sprintf(`{"window_end_time":%q,`, start.Add(tt.end).UTC().Format(time.RFC3339)), 1)
-				}
-				if !tt.resumed {
-					m.set("upcoming-maintenance", value)
-				}
-				g := guard(t, m)
-				if tt.resumed {
-					g.sources[2].ResumeNotices([]notice.Notice{{ID: plannedID, Source: PlannedSource, Type: notice.Redeploy, NotBefore: start}})
-				}
-				time.Sleep(2 * maxWait)
-				m.remove("upcoming-maintenance")
-				time.Sleep(time.Until(start.Add(tt.want)) - time.Second)
-				if s, emitted := g.snapshot(PlannedSource); emitted && s.HasEnded(plannedID) {
-					t.Errorf("ended too early: %+v", s)
-				}
-				time.Sleep(2*maxWait + time.Second)
-				if s, emitted := g.snapshot(PlannedSource); !emitted || !s.HasEnded(plannedID) {
-					t.Errorf("not ended: %+v", s)
-				}
-				m.set("upcoming-maintenance", planned(time.Now().Add(10*time.Minute), "PENDING"))
-				time.Sleep(2 * maxWait)
-				s, _ := g.snapshot(PlannedSource)
-				check.Is(t, 1, len(s.Notices)) // the next one counts
+		for _, restarts := range []int{0, 1, 2} {
+			t.Run(fmt.Sprintf("%s, %d restarts", name, restarts), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					m := newMetadataServer()
+					start := time.Now().Add(10 * time.Minute)
+					var resumed []notice.Notice
+					if tt.status == "" {
+						resumed = append(resumed, notice.Notice{ID: plannedID, Source: PlannedSource, Type: notice.Redeploy, NotBefore: start})
+					} else {
+						value := planned(start, tt.status)
+						if tt.end > 0 {
+							value = strings.Replace(value, "{", fmt.Sprintf(`{"window_end_time":%q,`, start.Add(tt.end).UTC().Format(time.RFC3339)), 1)
+						}
+						m.set("upcoming-maintenance", value)
+					}
+					g := guard(t, m, resumed...)
+					time.Sleep(2 * maxWait)
+					m.remove("upcoming-maintenance")
+					for range restarts {
+						time.Sleep(2 * maxWait)
+						g.restart()
+					}
+					time.Sleep(time.Until(start.Add(tt.want)) - time.Second)
+					if s, emitted := g.snapshot(PlannedSource); emitted && s.HasEnded(plannedID) {
+						t.Errorf("ended too early: %+v", s)
+					}
+					time.Sleep(2*maxWait + time.Second)
+					if s, emitted := g.snapshot(PlannedSource); !emitted || !s.HasEnded(plannedID) {
+						t.Errorf("not ended: %+v", s)
+					}
+					m.set("upcoming-maintenance", planned(time.Now().Add(10*time.Minute), "PENDING"))
+					time.Sleep(2 * maxWait)
+					s, _ := g.snapshot(PlannedSource)
+					check.Is(t, 1, len(s.Notices)) // the next one counts
+				})
 			})
-		})
+		}
 	}
 }
 

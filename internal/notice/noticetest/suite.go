@@ -158,9 +158,18 @@ type run struct {
 
 func (a Adapter) newService() *service { return &service{adapter: a, changed: make(chan struct{})} }
 
-func (a Adapter) start(t *testing.T, s *service) *run {
+// resumer is a source that continues the notices of an earlier agent process.
+type resumer interface {
+	ResumeNotices(notices []notice.Notice)
+}
+
+// start starts a source. The records are the notices that an earlier agent process was acting on.
+func (a Adapter) start(t *testing.T, s *service, records ...notice.Notice) *run {
 	t.Helper()
 	r := &run{t: t, adapter: a, service: s, source: a.New(t, s)}
+	if source, can := r.source.(resumer); can && len(records) > 0 {
+		source.ResumeNotices(records)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var group sync.WaitGroup
 	group.Go(func() {
@@ -173,6 +182,25 @@ func (a Adapter) start(t *testing.T, s *service) *run {
 	r.stop = func() { cancel(); group.Wait() }
 	t.Cleanup(r.stop)
 	return r
+}
+
+// restart ends the source and starts another one, with the records that the agent would find on the Node.
+func (r *run) restart() *run {
+	r.t.Helper()
+	r.stop()
+	r.checkSnapshots()
+	last, _ := r.latest()
+	records := make([]notice.Notice, len(last.Notices))
+	for i, n := range last.Notices {
+		record, err := json.Marshal(n.TrimForRecord(n.Resources[0]))
+		if err == nil {
+			err = json.Unmarshal(record, &records[i])
+		}
+		if err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	return r.adapter.start(r.t, r.service, records...)
 }
 
 // settle lets the source read the service's present state.
@@ -418,38 +446,53 @@ func (a Adapter) faults() map[string]fault {
 func (a Adapter) checkFailures(t *testing.T, what Announcement) {
 	faults := a.faults()
 	for _, name := range slices.Sorted(maps.Keys(faults)) {
-		s := a.newService()
-		s.fail(faults[name])
-		unread := a.start(t, s) // it starts while the service fails
-		unread.settle()
-		if unread.claimsNone() || unread.ended("any-id") {
-			t.Errorf("%s: without a good response the source claims that there is no notice", name)
+		for _, restarted := range []bool{false, true} { // while the service fails
+			a.checkFailure(t, what, name, faults[name], restarted)
 		}
-		unread.stop()
-		s.fail(nil)
-		s.announce(what)
-		r := a.start(t, s)
-		r.settle()
-		n := r.wantActive(what)
-		s.fail(faults[name])
-		time.Sleep(3 * a.window())
-		s.announce() // the end is not readable either
-		time.Sleep(3 * a.window())
-		r.settle()
-		if r.ended(n.ID) {
-			t.Errorf("%s: the failure ended the notice: %+v", name, r.snapshots[len(r.snapshots)-1])
-		}
-		s.fail(nil)
-		r.settle()
-		r.settle()
-		if !r.ended(n.ID) {
-			t.Errorf("%s: after the failure the end of the notice is not read", name)
-		}
-		r.stop()
-		r.checkSnapshots()
-		if s.followed > 0 {
-			t.Errorf("%s: the source followed a redirect", name)
-		}
+	}
+}
+
+// firstResponse is how long a source may wait for its first response. Azure may need two minutes for it.
+const firstResponse = 2 * time.Minute
+
+func (a Adapter) checkFailure(t *testing.T, what Announcement, name string, f fault, restarted bool) {
+	s := a.newService()
+	s.fail(f)
+	r := a.start(t, s) // it starts while the service fails
+	r.settle()
+	if r.claimsNone() || r.ended("any-id") {
+		t.Errorf("%s: without a good response the source claims that there is no notice", name)
+	}
+	r.stop()
+	s.fail(nil)
+	s.announce(what)
+	r = a.start(t, s)
+	r.settle()
+	n := r.wantActive(what)
+	s.fail(f)
+	time.Sleep(3 * a.window())
+	if restarted {
+		r = r.restart()
+	}
+	s.announce() // the end is not readable either
+	time.Sleep(3 * a.window())
+	r.settle()
+	if r.ended(n.ID) {
+		t.Errorf("%s, restarted %t: the failure ended the notice: %+v", name, restarted, r.snapshots[len(r.snapshots)-1])
+	}
+	s.fail(nil)
+	if restarted {
+		time.Sleep(firstResponse)
+	}
+	r.settle()
+	r.settle()
+	if !r.ended(n.ID) {
+		t.Errorf("%s, restarted %t: after the failure the end of the notice is not read", name, restarted)
+	}
+	r.stop()
+	r.checkSnapshots()
+	if s.followed > 0 {
+		t.Errorf("%s: the source followed a redirect", name)
 	}
 }
 
