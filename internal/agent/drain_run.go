@@ -58,8 +58,8 @@ func (o drainSpec) podPolicy(p kubeapi.Pod) podrules.Policy {
 }
 
 func (o drainSpec) equal(p drainSpec) bool {
-	return slices.Equal(o.demands, p.demands) && o.terms.Margin == p.terms.Margin &&
-		o.terms.Deadline.Equal(p.terms.Deadline) && o.terms.TimeoutAt.Equal(p.terms.TimeoutAt)
+	return slices.Equal(o.demands, p.demands) && o.terms.Margin == p.terms.Margin && o.terms.Deadline.Equal(p.terms.Deadline) &&
+		o.terms.AnnouncedAt.Equal(p.terms.AnnouncedAt) && o.terms.TimeoutAt.Equal(p.terms.TimeoutAt)
 }
 
 // drainRun is a drain that was started, with its state.
@@ -201,7 +201,7 @@ func (a *Agent) buildDrainSpec(now time.Time) (spec drainSpec, needed bool) {
 		switch {
 		case h.Decision.Forced:
 			if o.terms.Deadline.IsZero() || due.Before(o.terms.Deadline) {
-				o.terms.Deadline = due
+				o.terms.Deadline, o.terms.AnnouncedAt = due, h.Seen.latest()
 			}
 			continue
 		case h.Phase.isDrained() && !h.Notice.Type.HasDeadline():

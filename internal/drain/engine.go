@@ -43,7 +43,7 @@ type Drain struct {
 
 	terms         TimeLimits
 	policy        podrules.Policy
-	deadlineSince time.Time // when the drain first had a deadline
+	deadlineSince time.Time // when the drain first had a deadline, or got that of a later notice
 	startedAt     time.Time
 	ended         bool
 	pods          map[string]*podState // by UID
@@ -134,7 +134,7 @@ func (d *Drain) applyNewTerms(now time.Time) {
 			r.OnApplied()
 		}
 	}
-	if t.HasDeadline() && !d.terms.HasDeadline() {
+	if t.HasDeadline() && (!d.terms.HasDeadline() || t.AnnouncedAt.After(d.deadlineSince)) {
 		d.deadlineSince = now
 	}
 	d.terms = *t
