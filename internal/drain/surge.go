@@ -410,7 +410,7 @@ func (d *Drain) giveUpSurge(p *podState, now time.Time) {
 	} else if s.report.Decision.Verdict == "" {
 		s.report.Problem = "no time was left to find out whether it needs a successor"
 	}
-	if s.run != nil {
+	if s.run != nil && now.Before(earlierNonZero(s.run.limit, s.run.giveUpAt)) { // otherwise it ends by itself
 		s.run.cancel()
 	}
 	if p.blocked.Reason == ObstacleSurge {

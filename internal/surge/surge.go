@@ -76,8 +76,7 @@ type Decision struct {
 	Reason string `json:"reason"`
 	Detail string `json:"detail"`
 	Owner  Owner  `json:"owner,omitzero"`
-	// StartupSeconds is how long a pod of the owner takes from its creation to Ready, measured on its present pods. Zero
-	// is unknown.
+	// StartupSeconds is how long a pod of the owner takes from its assignment to a node until it is Ready. Zero is unknown.
 	StartupSeconds float64 `json:"startupSeconds,omitempty"`
 }
 
