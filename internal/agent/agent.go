@@ -169,7 +169,7 @@ type Agent struct {
 	notices            map[string]*noticeState    // by claim owner
 	reportedUnreadable map[string]map[string]bool // unreadable parts already reported, by source
 	drain              *drainRun
-	restores           sync.WaitGroup // counts the ended drains with surges that may still restore sizes
+	restores           sync.WaitGroup // counts the drains until their surges have restored sizes
 	// mayHaveLeftRequests is true if an earlier process may have left EvictionRequests, and no drain has followed.
 	mayHaveLeftRequests bool
 	extension           deadlineExtension

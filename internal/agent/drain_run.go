@@ -137,7 +137,9 @@ func (a *Agent) syncDrainWithNotices(ctx context.Context) {
 			a.log.Info("the time limits of the drain have changed", "deadline", want.terms.Deadline, "giveUp", want.terms.TimeoutAt)
 		}
 		a.drain.spec = want
-		a.drain.drain.SetTimeLimits(want.terms)
+		if !a.drain.drain.SetTimeLimits(want.terms) { // it has ended, and only waits until surges have restored sizes
+			a.restartDrain(ctx, want)
+		}
 	}
 	a.updateSlotRequest(now) // after the drain was stopped, if it was
 }
@@ -271,12 +273,13 @@ func (a *Agent) startDrain(ctx context.Context, o drainSpec) {
 		doing = "keeping the drained node empty"
 	}
 	a.log.Info(doing, "for", o.noticeTypes(), "deadline", o.terms.Deadline, "giveUp", o.terms.TimeoutAt)
-	go func() {
-		defer close(run.done)
+	a.restores.Go(func() {
 		receipt, err := run.drain.Run(work)
 		run.report = receipt
+		close(run.done)
 		a.enqueueUpdate(work, func(context.Context) { a.recordFailedDrain(run, receipt, err) })
-	}()
+		run.drain.WaitForSurges()
+	})
 }
 
 // newProgressHandler returns a handler that updates the metrics and reports what blocks the drain. It reports a new
@@ -411,7 +414,6 @@ func (a *Agent) stopDrain(cause error) {
 	a.drain = nil
 	run.cancel(cause)
 	<-run.done
-	a.restores.Go(run.drain.WaitForSurges)
 	if errors.Is(cause, drain.ErrContinued) {
 		hasRequest := func(p drain.PodReport) bool { return p.EvictionRequest != nil }
 		a.mayHaveLeftRequests = a.mayHaveLeftRequests || run.takesOver || slices.ContainsFunc(run.report.Pods, hasRequest)

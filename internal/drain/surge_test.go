@@ -474,6 +474,7 @@ func TestEndedDrainRefusesNewRules(t *testing.T) {
 		check.Is(t, true, d.SetPodRules(PodRules{}, TimeLimits{TimeoutAt: began.Add(time.Minute)}))
 		time.Sleep(2 * time.Second)
 		check.Is(t, false, d.SetPodRules(PodRules{}, deadlineIn(time.Minute)))
+		check.Is(t, false, d.SetTimeLimits(deadlineIn(time.Minute)))
 		cancel(ErrContinued)
 		r, err := wait()
 		checkOutcome(t, r, err, TimedOut)
