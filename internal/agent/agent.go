@@ -383,6 +383,7 @@ func (a *Agent) reconcileNotices(ctx, pass context.Context) (recheckAfter time.D
 		next = min(next, wait)
 		errs = append(errs, err)
 	}
+	a.deleteLeftRequestsOnce(pass) // before the records that tell the next process of them
 	wait, err := a.removeEndedClaims(pass)
 	next = min(next, wait)
 	errs = append(errs, err)

@@ -435,18 +435,37 @@ func (a *Agent) recordStoppedDrain(r drain.Report) {
 	}
 }
 
-// deleteLeftRequestsOnce deletes the EvictionRequests that a crashed process has left, if its drain does not continue. A
-// failure only leaves requests that end with their pods.
+// deleteLeftRequestsOnce deletes the EvictionRequests that an earlier process has left, if no drain continues them soon: the notice
+// has ended, or its drain waits for a drain slot or another tool. A failure only leaves requests that end with their pods.
 func (a *Agent) deleteLeftRequestsOnce(ctx context.Context) {
 	if !a.mayHaveLeftRequests || a.options.EvictionRequests == nil || a.options.DryRun || a.drain != nil {
 		return
 	}
-	a.mayHaveLeftRequests = false
+	for _, h := range a.notices {
+		if a.mayDrainSoon(h, time.Now()) {
+			return
+		}
+	}
 	bounded, cancel := a.withStepTimeout(ctx, nil)
 	defer cancel()
-	if err := drain.DeleteEvictionRequests(bounded, a.options.EvictionRequests, a.drainClient(), a.options.Node); err != nil {
+	err := drain.DeleteEvictionRequests(bounded, a.options.EvictionRequests, a.drainClient(), a.options.Node)
+	a.mayHaveLeftRequests = err != nil && isInterrupted(bounded)
+	if err != nil {
 		a.log.Warn("cannot delete the EvictionRequests of an earlier process: they end with their pods", "err", err)
 	}
+}
+
+// mayDrainSoon reports whether a drain for the notice starts now, or may start once the notice is read or the node is cordoned.
+func (a *Agent) mayDrainSoon(h *noticeState, now time.Time) bool {
+	switch {
+	case h.Phase == Releasing:
+		return false
+	case !a.mayActOnNotice(h, now), h.keepsNodeEmpty():
+		return true
+	case a.isWaitingForSlot(h, now) && len(a.options.DrainSlots.Holders()) == 0: // the slots are not read yet
+		return h.needsDrain()
+	}
+	return a.isDrainDue(h, now)
 }
 
 // stopUnneededDrain stops the drain if no notice needs a drain, or if no notice may drain the node now.
