@@ -83,8 +83,7 @@ type Approver interface {
 // Surger starts successors of pods before they leave the node. *surge.Surger implements it.
 type Surger interface {
 	drain.Surger
-	// RestoreExpired restores the sizes of owners whose surge was left behind by a crashed process. It returns when ctx
-	// ends.
+	// RestoreExpired restores the sizes of owners after a crashed process has left their surges. It returns when ctx ends.
 	RestoreExpired(ctx context.Context)
 }
 

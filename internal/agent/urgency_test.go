@@ -8,7 +8,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/check"
 )
 
-// TestShorterNoticePeriodIsUrgent covers a lifecycle hook whose timeout is read after the notice.
+// TestShorterNoticePeriodIsUrgent covers a lifecycle hook. Its timeout is read after the notice.
 func TestShorterNoticePeriodIsUrgent(t *testing.T) {
 	before := notice.Snapshot{Notices: []notice.Notice{{ID: "asg", Type: notice.Terminate, NoticePeriod: time.Hour}}}
 	now := notice.Snapshot{Notices: []notice.Notice{{ID: "asg", Type: notice.Terminate, NoticePeriod: 30 * time.Second}}}

@@ -45,7 +45,7 @@ type API interface {
 type Surger interface {
 	// Decide reads the pod's owner and says whether the pod gets a successor first. It changes nothing. pdbs are the
 	// PodDisruptionBudgets that select the pod; known is false if they were not read. until is as in surge.Request. An
-	// error means that the owner could not be read; the drain goes on without surging, and says so.
+	// error means that the owner could not be read. The drain then continues without surging, and reports the error.
 	Decide(ctx context.Context, pod kubeapi.Pod, pdbs []*kubeapi.PodDisruptionBudget, known bool, until time.Time) (surge.Decision, error)
 	// Run carries out one surge. It returns when the pod is terminating or gone, when the surge failed, or when ctx ends.
 	// In each case it has restored the owner's size before, for at most 15 s after the end of ctx.
@@ -114,8 +114,8 @@ type Options struct {
 	// WasDrained says that an earlier drain already drained the node. OnPodArrived is then also called for a pod that is
 	// on the node at the start.
 	WasDrained bool
-	// Surger, if set, starts successors of pods whose eviction would leave their owner without a ready pod, or that their
-	// PDB never allows.
+	// Surger, if set, starts successors of pods that are the last ready pod of their owner, or that their PDB never allows to
+	// evict.
 	Surger Surger
 	// Volumes, if set, makes the drain wait until the volumes of the drained pods are detached.
 	Volumes VolumeAPI

@@ -71,7 +71,7 @@ type Drain struct {
 	decidingSurges   int
 	surgingOwners    map[string]bool
 	restoreWaitUntil time.Time // until when a drained node waits for them; zero is not yet
-	// background counts the goroutines of the watch and the requests. surges counts those of the surges.
+	// background counts the goroutines of the watch and the requests. surges counts the running surges.
 	background, surges sync.WaitGroup
 	// stopped is closed once the context has ended with one of the causes in drain.go.
 	stopped chan struct{}

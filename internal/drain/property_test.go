@@ -54,7 +54,7 @@ type apiFailure struct {
 	fault
 }
 
-// apiFailureVerbs are the verbs for which failures are drawn.
+// apiFailureVerbs are the verbs that may fail.
 var apiFailureVerbs = []string{"evict", "evict", "delete", "condition", "condition", "budgets", "list"}
 
 func drawAPIFailure(t *rapid.T) apiFailure {

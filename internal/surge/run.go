@@ -239,7 +239,7 @@ func (x *surgeRun) surge(ctx, background context.Context, wait *sync.WaitGroup) 
 	}
 }
 
-// errSuccessorLost: the successor is no longer Ready, before the pod has left.
+// errSuccessorLost: the successor lost its readiness before the pod has left.
 var errSuccessorLost = errors.New("the successor is no longer Ready")
 
 // raise sets the size to the raised value. After a request without a clear answer it reads the size before the next, so
