@@ -83,8 +83,7 @@ type Approver interface {
 // Surger starts successors of pods before they leave the node. *surge.Surger implements it.
 type Surger interface {
 	drain.Surger
-	// RestoreExpired restores the sizes of owners whose surge was left behind by a crashed process. It returns when ctx
-	// ends.
+	// RestoreExpired restores the sizes of owners after a crashed process has left their surges. It returns when ctx ends.
 	RestoreExpired(ctx context.Context)
 }
 
@@ -169,7 +168,7 @@ type Agent struct {
 	notices            map[string]*noticeState    // by claim owner
 	reportedUnreadable map[string]map[string]bool // unreadable parts already reported, by source
 	drain              *drainRun
-	restores           sync.WaitGroup // counts the ended drains with surges that may still restore sizes
+	restores           sync.WaitGroup // counts the drains until their surges have restored sizes
 	// mayHaveLeftRequests is true if an earlier process may have left EvictionRequests, and no drain has followed.
 	mayHaveLeftRequests bool
 	extension           deadlineExtension
@@ -383,6 +382,7 @@ func (a *Agent) reconcileNotices(ctx, pass context.Context) (recheckAfter time.D
 		next = min(next, wait)
 		errs = append(errs, err)
 	}
+	a.deleteLeftRequestsOnce(pass) // before the records that tell the next process of them
 	wait, err := a.removeEndedClaims(pass)
 	next = min(next, wait)
 	errs = append(errs, err)

@@ -336,7 +336,6 @@ func (a *Agent) removeEndedClaims(pass context.Context) (recheckAfter time.Durat
 		if h.Phase != Releasing {
 			continue
 		}
-		a.deleteLeftRequestsOnce(pass)
 		if wait := time.Until(a.conditionBackoff.next); h.claim.state == claimConditionsLeft && wait > 0 {
 			next = min(next, wait)
 			continue

@@ -58,8 +58,8 @@ func (o drainSpec) podPolicy(p kubeapi.Pod) podrules.Policy {
 }
 
 func (o drainSpec) equal(p drainSpec) bool {
-	return slices.Equal(o.demands, p.demands) && o.terms.Margin == p.terms.Margin &&
-		o.terms.Deadline.Equal(p.terms.Deadline) && o.terms.TimeoutAt.Equal(p.terms.TimeoutAt)
+	return slices.Equal(o.demands, p.demands) && o.terms.Margin == p.terms.Margin && o.terms.Deadline.Equal(p.terms.Deadline) &&
+		o.terms.AnnouncedAt.Equal(p.terms.AnnouncedAt) && o.terms.TimeoutAt.Equal(p.terms.TimeoutAt)
 }
 
 // drainRun is a drain that was started, with its state.
@@ -137,7 +137,9 @@ func (a *Agent) syncDrainWithNotices(ctx context.Context) {
 			a.log.Info("the time limits of the drain have changed", "deadline", want.terms.Deadline, "giveUp", want.terms.TimeoutAt)
 		}
 		a.drain.spec = want
-		a.drain.drain.SetTimeLimits(want.terms)
+		if !a.drain.drain.SetTimeLimits(want.terms) { // it has ended, and only waits until surges have restored sizes
+			a.restartDrain(ctx, want)
+		}
 	}
 	a.updateSlotRequest(now) // after the drain was stopped, if it was
 }
@@ -201,7 +203,7 @@ func (a *Agent) buildDrainSpec(now time.Time) (spec drainSpec, needed bool) {
 		switch {
 		case h.Decision.Forced:
 			if o.terms.Deadline.IsZero() || due.Before(o.terms.Deadline) {
-				o.terms.Deadline = due
+				o.terms.Deadline, o.terms.AnnouncedAt = due, h.Seen.latest()
 			}
 			continue
 		case h.Phase.isDrained() && !h.Notice.Type.HasDeadline():
@@ -271,12 +273,13 @@ func (a *Agent) startDrain(ctx context.Context, o drainSpec) {
 		doing = "keeping the drained node empty"
 	}
 	a.log.Info(doing, "for", o.noticeTypes(), "deadline", o.terms.Deadline, "giveUp", o.terms.TimeoutAt)
-	go func() {
-		defer close(run.done)
+	a.restores.Go(func() {
 		receipt, err := run.drain.Run(work)
 		run.report = receipt
+		close(run.done)
 		a.enqueueUpdate(work, func(context.Context) { a.recordFailedDrain(run, receipt, err) })
-	}()
+		run.drain.WaitForSurges()
+	})
 }
 
 // newProgressHandler returns a handler that updates the metrics and reports what blocks the drain. It reports a new
@@ -411,7 +414,6 @@ func (a *Agent) stopDrain(cause error) {
 	a.drain = nil
 	run.cancel(cause)
 	<-run.done
-	a.restores.Go(run.drain.WaitForSurges)
 	if errors.Is(cause, drain.ErrContinued) {
 		hasRequest := func(p drain.PodReport) bool { return p.EvictionRequest != nil }
 		a.mayHaveLeftRequests = a.mayHaveLeftRequests || run.takesOver || slices.ContainsFunc(run.report.Pods, hasRequest)
@@ -433,18 +435,37 @@ func (a *Agent) recordStoppedDrain(r drain.Report) {
 	}
 }
 
-// deleteLeftRequestsOnce deletes the EvictionRequests that a crashed process has left, if its drain does not continue. A
-// failure only leaves requests that end with their pods.
+// deleteLeftRequestsOnce deletes the EvictionRequests that an earlier process has left, if no drain continues them soon: the notice
+// has ended, or its drain waits for a drain slot or another tool. A failure only leaves requests that end with their pods.
 func (a *Agent) deleteLeftRequestsOnce(ctx context.Context) {
 	if !a.mayHaveLeftRequests || a.options.EvictionRequests == nil || a.options.DryRun || a.drain != nil {
 		return
 	}
-	a.mayHaveLeftRequests = false
+	for _, h := range a.notices {
+		if a.mayDrainSoon(h, time.Now()) {
+			return
+		}
+	}
 	bounded, cancel := a.withStepTimeout(ctx, nil)
 	defer cancel()
-	if err := drain.DeleteEvictionRequests(bounded, a.options.EvictionRequests, a.drainClient(), a.options.Node); err != nil {
+	err := drain.DeleteEvictionRequests(bounded, a.options.EvictionRequests, a.drainClient(), a.options.Node)
+	a.mayHaveLeftRequests = err != nil && isInterrupted(bounded)
+	if err != nil {
 		a.log.Warn("cannot delete the EvictionRequests of an earlier process: they end with their pods", "err", err)
 	}
+}
+
+// mayDrainSoon reports whether a drain for the notice starts now, or may start once the notice is read or the node is cordoned.
+func (a *Agent) mayDrainSoon(h *noticeState, now time.Time) bool {
+	switch {
+	case h.Phase == Releasing:
+		return false
+	case !a.mayActOnNotice(h, now), h.keepsNodeEmpty():
+		return true
+	case a.isWaitingForSlot(h, now) && len(a.options.DrainSlots.Holders()) == 0: // the slots are not read yet
+		return h.needsDrain()
+	}
+	return a.isDrainDue(h, now)
 }
 
 // stopUnneededDrain stops the drain if no notice needs a drain, or if no notice may drain the node now.

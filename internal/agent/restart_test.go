@@ -205,6 +205,34 @@ func TestStoppedAgentLeavesEvictionRequestsToTheNext(t *testing.T) {
 	})
 }
 
+func TestWaitingDrainLeavesNoEvictionRequests(t *testing.T) {
+	for _, waitsFor := range []string{"another tool", "a drain slot"} {
+		t.Run(waitsFor, testNodeTest(30*time.Second, func(t *testing.T, m *testNode) {
+			m.reachPhase(t, notice.Redeploy, Draining)
+			m.crashAgent()
+			limit := 0
+			if waitsFor == "a drain slot" {
+				limit = 1
+				other := newTestNode(m.cluster, "other", time.Hour)
+				other.startAgent(t, limit, nil)
+				defer other.crashAgent()
+				other.source.setNotices(newNotice(notice.Reboot, "b", 10*time.Hour))
+				time.Sleep(10 * time.Second)
+			} else {
+				_, err := m.updateNode("", func(n *kubeapi.Node) {
+					n.Spec.Taints = []kubeapi.Taint{{Key: "ToBeDeletedByClusterAutoscaler", Effect: "NoSchedule"}}
+				})
+				check.NoError(t, err)
+			}
+			left := &leftRequests{names: []string{"slipway-1", "slipway-2"}}
+			m.startAgent(t, limit, func(o *Options) { o.EvictionRequests = left })
+			time.Sleep(20 * time.Second)
+			synctest.Wait()
+			check.Len(t, 0, left.names)
+		}))
+	}
+}
+
 func TestNoticeEndedDuringOutageDeletesEvictionRequests(t *testing.T) {
 	for _, last := range []Phase{Cordoned, Draining} {
 		t.Run(string(last), testNodeTest(30*time.Second, func(t *testing.T, m *testNode) {

@@ -10,6 +10,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/notice"
 	"github.com/slipway-dev/slipway/internal/surge"
+	"github.com/slipway-dev/slipway/internal/testing/check"
 )
 
 // fakeSurger refuses no surge, and fails each. It counts what runs.
@@ -54,16 +55,19 @@ func TestAgentSurgesAndRestoresUntilItEnds(t *testing.T) {
 	})
 }
 
-// slowSurger needs 15 s to restore a size. It refuses each surge after the first.
+// slowSurger needs a time to restore a size. It refuses each surge after the first.
 type slowSurger struct {
 	fakeSurger
 
+	restore time.Duration
 	started atomic.Int32
 }
 
+func newSlowSurger() *slowSurger { return &slowSurger{restore: 15 * time.Second} }
+
 func (s *slowSurger) Decide(ctx context.Context, pod kubeapi.Pod, pdbs []*kubeapi.PodDisruptionBudget, known bool, until time.Time) (surge.Decision, error) {
 	d, err := s.fakeSurger.Decide(ctx, pod, pdbs, known, until)
-	if s.surges.Load() > 0 {
+	if s.started.Load() > 0 {
 		d.Verdict, d.Reason = surge.Refused, surge.ReasonNoTime
 	}
 	return d, err
@@ -72,13 +76,13 @@ func (s *slowSurger) Decide(ctx context.Context, pod kubeapi.Pod, pdbs []*kubeap
 func (s *slowSurger) Run(ctx context.Context, r surge.Request) surge.Result {
 	s.started.Add(1)
 	<-ctx.Done()
-	defer time.Sleep(15 * time.Second)
+	time.Sleep(s.restore)
 	return s.fakeSurger.Run(ctx, r)
 }
 
 func TestUrgentNoticeDoesNotWaitForRestoredSizes(t *testing.T) {
 	withTestNode(t, time.Second, func(t *testing.T, m *testNode) {
-		s := &slowSurger{}
+		s := newSlowSurger()
 		m.startAgent(t, 0, func(o *Options) { o.Surger = s })
 		first := newNotice(notice.Redeploy, "1", time.Hour)
 		m.source.setNotices(first)
@@ -96,9 +100,48 @@ func TestUrgentNoticeDoesNotWaitForRestoredSizes(t *testing.T) {
 	})
 }
 
+// timeOutWithSurge lets the drain for a Freeze end with a surge that still restores a size.
+func (m *testNode) timeOutWithSurge(t *testing.T, s *slowSurger) notice.Notice {
+	t.Helper()
+	grace := int64(5)
+	m.pod.Spec.TerminationGracePeriodSeconds = &grace
+	m.denyEvictions("web")
+	m.startAgent(t, 0, func(o *Options) { o.Surger = s })
+	n := newNotice(notice.Freeze, "1", 10*time.Minute)
+	m.source.setNotices(n)
+	time.Sleep(10*time.Minute + time.Second)
+	check.Is(t, 1, s.started.Load())
+	check.Is(t, 0, s.surges.Load())
+	return n
+}
+
+func TestMovedLimitContinuesDrainThatRestoresSizes(t *testing.T) {
+	withTestNode(t, time.Second, func(t *testing.T, m *testNode) {
+		n := m.timeOutWithSurge(t, newSlowSurger())
+		n.NotBefore = n.NotBefore.Add(10 * time.Minute)
+		m.source.setNotices(n)
+		time.Sleep(3 * time.Second)
+		m.denyEvictions("")
+		time.Sleep(10 * time.Second)
+		check.Not(t, m.evictionTime().IsZero(), "the pod was not evicted within 13 s after the limit was moved")
+	})
+}
+
+func TestEndingAgentAwaitsSurgesOfFailedDrain(t *testing.T) {
+	withTestNode(t, time.Second, func(t *testing.T, m *testNode) {
+		s := newSlowSurger()
+		s.restore = time.Minute // longer than its drain waits
+		m.timeOutWithSurge(t, s)
+		time.Sleep(30 * time.Second)
+		check.Is(t, NotDrained, recordedPhase(m))
+		m.crashAgent()
+		check.Is(t, 1, s.surges.Load())
+	})
+}
+
 func TestNewNoticeTypeKeepsRunningSurges(t *testing.T) {
 	withTestNode(t, time.Second, func(t *testing.T, m *testNode) {
-		s := &slowSurger{}
+		s := newSlowSurger()
 		m.startAgent(t, 0, func(o *Options) { o.Surger = s })
 		first := newNotice(notice.Redeploy, "1", time.Hour)
 		m.source.setNotices(first)

@@ -45,7 +45,7 @@ type API interface {
 type Surger interface {
 	// Decide reads the pod's owner and says whether the pod gets a successor first. It changes nothing. pdbs are the
 	// PodDisruptionBudgets that select the pod; known is false if they were not read. until is as in surge.Request. An
-	// error means that the owner could not be read; the drain goes on without surging, and says so.
+	// error means that the owner could not be read. The drain then continues without surging, and reports the error.
 	Decide(ctx context.Context, pod kubeapi.Pod, pdbs []*kubeapi.PodDisruptionBudget, known bool, until time.Time) (surge.Decision, error)
 	// Run carries out one surge. It returns when the pod is terminating or gone, when the surge failed, or when ctx ends.
 	// In each case it has restored the owner's size before, for at most 15 s after the end of ctx.
@@ -59,6 +59,9 @@ type TimeLimits struct {
 	// pods cannot be removed. With a deadline, each pod's grace is capped to the time left. If waiting for a PDB would
 	// cost a pod its time to stop, the pod is deleted, and the report records it (I2).
 	Deadline time.Time
+	// AnnouncedAt is when the notice with this deadline was first read, or had begun. If the drain has got its deadline before,
+	// the time until forced deletions is computed anew: blocked pods wait again for their PDBs. Zero is at the start.
+	AnnouncedAt time.Time
 	// Margin is kept free before the deadline, so that the kubelet can report and the API server can receive it.
 	Margin time.Duration
 	// TimeoutAt is when a voluntary drain stops trying; zero means never. It does not cap any grace.
@@ -111,8 +114,8 @@ type Options struct {
 	// WasDrained says that an earlier drain already drained the node. OnPodArrived is then also called for a pod that is
 	// on the node at the start.
 	WasDrained bool
-	// Surger, if set, starts successors of pods whose eviction would leave their owner without a ready pod, or that their
-	// PDB never allows.
+	// Surger, if set, starts successors of pods that are the last ready pod of their owner, or that their PDB never allows to
+	// evict.
 	Surger Surger
 	// Volumes, if set, makes the drain wait until the volumes of the drained pods are detached.
 	Volumes VolumeAPI

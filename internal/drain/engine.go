@@ -43,7 +43,7 @@ type Drain struct {
 
 	terms         TimeLimits
 	policy        podrules.Policy
-	deadlineSince time.Time // when the drain first had a deadline
+	deadlineSince time.Time // when the drain first had a deadline, or got that of a later notice
 	startedAt     time.Time
 	ended         bool
 	pods          map[string]*podState // by UID
@@ -71,20 +71,16 @@ type Drain struct {
 	decidingSurges   int
 	surgingOwners    map[string]bool
 	restoreWaitUntil time.Time // until when a drained node waits for them; zero is not yet
-	// background counts the goroutines of the watch and the requests. surges counts those of the surges.
+	// background counts the goroutines of the watch and the requests. surges counts the running surges.
 	background, surges sync.WaitGroup
 	// stopped is closed once the context has ended with one of the causes in drain.go.
 	stopped chan struct{}
 }
 
 // SetTimeLimits changes the time limits. With less time, pods that are stopping get a shorter grace if theirs is longer
-// than the time left. More time is used only for the pods that were not evicted yet. Equal time limits change nothing.
-func (d *Drain) SetTimeLimits(t TimeLimits) {
-	d.mu.Lock()
-	d.newTerms = &t
-	d.mu.Unlock()
-	d.inbox.putAndWake(nil)
-}
+// than the time left. More time is used only for the pods that were not evicted yet. Equal time limits change nothing. It
+// returns false if the drain has ended. Run may not have returned yet, because surges restore sizes.
+func (d *Drain) SetTimeLimits(t TimeLimits) (accepted bool) { return d.setTerms(nil, t) }
 
 // PodRules says which pods a drain handles, and how. Its functions are as in Options.
 type PodRules struct {
@@ -95,20 +91,25 @@ type PodRules struct {
 }
 
 // SetPodRules changes the rules and the time limits while the drain runs. Surges and evictions that still conform go on. It is
-// as [Drain.SetTimeLimits] otherwise. It returns false if the drain has ended. Run may not have returned yet, because surges
-// restore sizes.
-func (d *Drain) SetPodRules(r PodRules, t TimeLimits) (accepted bool) {
+// as [Drain.SetTimeLimits] otherwise.
+func (d *Drain) SetPodRules(r PodRules, t TimeLimits) (accepted bool) { return d.setTerms(&r, t) }
+
+// setTerms sets the terms that the engine takes over next. Nil rules keep the rules.
+func (d *Drain) setTerms(r *PodRules, t TimeLimits) (accepted bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
 		return false
 	}
-	d.newRules, d.newTerms = &r, &t
+	if r != nil {
+		d.newRules = r
+	}
+	d.newTerms = &t
 	d.inbox.putAndWake(nil)
 	return true
 }
 
-// closeTerms makes SetPodRules return false from now on. It returns false itself if there are new terms to apply.
+// closeTerms makes setTerms return false from now on. It returns false itself if there are new terms to apply.
 func (d *Drain) closeTerms() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -134,7 +135,7 @@ func (d *Drain) applyNewTerms(now time.Time) {
 			r.OnApplied()
 		}
 	}
-	if t.HasDeadline() && !d.terms.HasDeadline() {
+	if t.HasDeadline() && (!d.terms.HasDeadline() || t.AnnouncedAt.After(d.deadlineSince)) {
 		d.deadlineSince = now
 	}
 	d.terms = *t

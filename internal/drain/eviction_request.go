@@ -720,8 +720,8 @@ func DeleteEvictionRequests(ctx context.Context, api EvictionRequestAPI, client,
 	return errors.Join(errs...)
 }
 
-// requestName returns the name of a pod's EvictionRequest. Every drain of a client uses the same one, so that a restarted drain
-// finds it. Drains of several clients have one each, so that none withdraws what another one needs.
+// requestName returns the name of a pod's EvictionRequest. Every drain of a client uses the same name. So a restarted drain
+// finds it, and the drains of several clients do not withdraw the requests of each other.
 func requestName(client, podUID string) string { return "slipway-" + client + "-" + podUID }
 
 func (r *evictionRequest) name() string { return requestName(r.client, r.pod.pod.UID) }

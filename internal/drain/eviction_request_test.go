@@ -725,7 +725,7 @@ func TestDeletionOfLeftEvictionRequestsEnds(t *testing.T) {
 	})
 }
 
-// TestLaterWaveSeesEarlierAnswers restarts a drain whose second wave has been asked before, and whose responder is slow.
+// TestLaterWaveSeesEarlierAnswers restarts a drain after its second wave was asked. The responder is slow.
 func TestLaterWaveSeesEarlierAnswers(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		slow := responder{answersAfter: time.Second, deletesAfter: 3 * time.Minute}

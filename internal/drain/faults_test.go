@@ -371,7 +371,7 @@ func TestDisruptionTargetIsSetAgainAfterItsRemoval(t *testing.T) {
 	})
 }
 
-// With evictions disabled there is no denial, so that the condition cannot be written early.
+// With evictions disabled no eviction is denied, so the condition cannot be written early.
 func TestDeletionsWaitBrieflyForDisruptionTarget(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		s.failAll("condition", fault{hang: true})

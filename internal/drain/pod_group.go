@@ -267,8 +267,8 @@ func (d *Drain) groupMethod() RemovalMethod {
 	return Evicted
 }
 
-// findEarlierWaitingPod returns a waiting pod of the wave or of an earlier one that comes before the group: a pod without a
-// group, or a pod of a group that was released and may have a PDB in common with this one. It returns nil without one.
+// findEarlierWaitingPod returns a waiting pod of this or an earlier wave that comes before the group. That is a pod without a
+// group, or a pod of a released group that may have a PDB in common with this group. It returns nil if no pod comes before.
 func (d *Drain) findEarlierWaitingPod(g *groupState, wave int) *podState {
 	i := slices.IndexFunc(d.podsByName, func(p *podState) bool {
 		return p.isWaiting() && p.wave <= wave && (p.group.IsZero() || p.groupReleased && p.pod.Namespace == g.namespace)

@@ -54,7 +54,7 @@ type apiFailure struct {
 	fault
 }
 
-// apiFailureVerbs are the verbs for which failures are drawn.
+// apiFailureVerbs are the verbs that may fail.
 var apiFailureVerbs = []string{"evict", "evict", "delete", "condition", "condition", "budgets", "list"}
 
 func drawAPIFailure(t *rapid.T) apiFailure {
@@ -278,7 +278,7 @@ func (w scenario) faultFor(c call) *fault {
 
 func (w scenario) newTerms(now time.Time, forced bool, limit time.Duration) TimeLimits {
 	if forced {
-		return TimeLimits{Deadline: now.Add(limit), Margin: w.margin}
+		return TimeLimits{Deadline: now.Add(limit), Margin: w.margin, AnnouncedAt: now}
 	}
 	return TimeLimits{TimeoutAt: now.Add(limit)}
 }
@@ -308,10 +308,11 @@ func (w scenario) runAndCheck(parent context.Context) (broken []error) {
 	began := time.Now()
 	o.TimeLimits = w.newTerms(began, w.forced, w.limit)
 	d := New(s, o)
-	last, forced, earliest := o.TimeLimits, w.forced, o.TimeLimits.lastRemovalTime()
+	last, since, forced, earliest := o.TimeLimits, began, w.forced, o.TimeLimits.lastRemovalTime()
 	var ended time.Time
 	if w.changeTermsAt > 0 && w.changeTermsAt < w.limit {
-		last = w.newTerms(began.Add(w.changeTermsAt), w.changedForced, w.changedLimit)
+		since = began.Add(w.changeTermsAt)
+		last = w.newTerms(since, w.changedForced, w.changedLimit)
 		forced = forced || w.changedForced
 		if w.changedForced && (!w.forced || last.lastRemovalTime().Before(earliest)) {
 			earliest = last.lastRemovalTime()
@@ -349,8 +350,8 @@ func (w scenario) runAndCheck(parent context.Context) (broken []error) {
 	if forced {
 		checkCutShort(s, r, earliest, breaks)
 	}
-	if w.forced && (w.changeTermsAt == 0 || w.changeTermsAt >= w.limit) {
-		w.checkForced(s, d, o.TimeLimits, began, breaks)
+	if last.HasDeadline() {
+		w.checkForced(s, d, last, since, breaks)
 	}
 	if w.observe != nil {
 		w.observe(s, d)
@@ -463,8 +464,9 @@ func (w scenario) checkAllRequested(s *sim, d *Drain, last TimeLimits, changed t
 	}
 }
 
-// checkForced checks that a pod blocked by a PDB is deleted in time, even if evictions and condition writes fail.
-func (w scenario) checkForced(s *sim, d *Drain, terms TimeLimits, began time.Time, breaks func(string, ...any)) {
+// checkForced checks that a pod blocked by a PDB is deleted in time, even if evictions and condition writes fail, and not earlier.
+// The drain has the terms since then.
+func (w scenario) checkForced(s *sim, d *Drain, terms TimeLimits, since time.Time, breaks func(string, ...any)) {
 	for _, x := range w.apiFailures {
 		if x.verb == "delete" || x.verb == "list" {
 			return
@@ -481,11 +483,17 @@ func (w scenario) checkForced(s *sim, d *Drain, terms TimeLimits, began time.Tim
 	}
 	asking := s.latency*time.Duration(1+all/w.inFlight) + maxConditionWait
 	for _, p := range d.pods {
-		at := forcedDeletionTime(p.wantedGrace, terms, began)
-		if p.removal != ForceDeleted || !p.firstRefusal().Before(at.Add(-2*conditionLead)) {
+		at := laterOf(since, forcedDeletionTime(p.wantedGrace, terms, since))
+		if p.removal != ForceDeleted || !p.removalAt.After(since) { // with the terms before
 			continue
 		}
-		if late := p.removalAt.Sub(at); late > asking+extraEvictionWait(p.wantedGrace, terms, began) {
+		if p.removalAt.Before(at) {
+			breaks("%s was deleted %s too early", p.name(), at.Sub(p.removalAt))
+		}
+		if !p.firstRefusal().Before(at.Add(-2 * conditionLead)) {
+			continue
+		}
+		if late := p.removalAt.Sub(at); late > asking+extraEvictionWait(p.wantedGrace, terms, since) {
 			breaks("%s was deleted %s too late", p.name(), late)
 		}
 	}

@@ -154,12 +154,12 @@ type Totals struct {
 	Gone      int `json:"gone"`
 	Remaining int `json:"remaining"`
 	Skipped   int `json:"skipped"`
-	// Forced are the pods that were deleted without an eviction. CutShort are those that were killed after less grace
-	// than they wanted.
+	// Forced are the pods that were deleted without an eviction. CutShort are the pods that were killed after less
+	// grace than they wanted.
 	Forced   int `json:"forced"`
 	CutShort int `json:"cutShort"`
-	// Surged are the pods that left after their successor was ready. SecondsGained is the sum of the times in which they
-	// kept running while their successors started.
+	// Surged are the pods that left after their successor was ready. SecondsGained is how long they kept running while their
+	// successors started, in total.
 	Surged        int     `json:"surged,omitempty"`
 	SecondsGained float64 `json:"secondsGained,omitempty"`
 }

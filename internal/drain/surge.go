@@ -145,7 +145,7 @@ func (d *Drain) newSurge(p *podState) *podSurge {
 	if d.options.Surger == nil || d.options.DisableEviction || !p.group.IsZero() || isExemptFromPDBs(&p.pod) {
 		return nil
 	}
-	// The pods of a StatefulSet cannot surge. The report says so.
+	// The pods of a StatefulSet cannot surge. The Surger refuses them, and the report has the reason.
 	if c := fromkubeapi.FindController(&p.pod); c != nil && (c.Kind == "ReplicaSet" || c.Kind == "StatefulSet") {
 		return &podSurge{controller: c.UID}
 	}
@@ -410,7 +410,7 @@ func (d *Drain) giveUpSurge(p *podState, now time.Time) {
 	} else if s.report.Decision.Verdict == "" {
 		s.report.Problem = "no time was left to find out whether it needs a successor"
 	}
-	if s.run != nil {
+	if s.run != nil && now.Before(earlierNonZero(s.run.limit, s.run.giveUpAt)) { // otherwise it ends by itself
 		s.run.cancel()
 	}
 	if p.blocked.Reason == ObstacleSurge {
@@ -496,7 +496,7 @@ func (d *Drain) nextRestoreCheck(now time.Time) time.Time {
 func (d *Drain) WaitForSurges() { d.surges.Wait() }
 
 // awaitRestores waits until the surges of an ended drain have restored the sizes of their owners, at most
-// maxRestoreWait, or maxContinuedWait if the cause of the end says so.
+// maxRestoreWait. If the caller has other work, it waits maxContinuedWait.
 func (d *Drain) awaitRestores(ctx context.Context) {
 	if d.options.Surger == nil {
 		return

@@ -103,6 +103,13 @@ func (f *fakeSurger) Run(ctx context.Context, r surge.Request) surge.Result {
 	if run == nil {
 		run = runOrdinary
 	}
+	for _, end := range []time.Time{r.Until, r.GiveUpAt} {
+		if !end.IsZero() {
+			limited, cancel := context.WithDeadline(ctx, end)
+			defer cancel()
+			ctx = limited
+		}
+	}
 	began := time.Now()
 	result := run(ctx, f, r)
 	if result.StartedAt.IsZero() {
@@ -382,11 +389,6 @@ func TestLaterDeadlineKeepsWaitingForSuccessor(t *testing.T) {
 		web := s.addPod("web", withGrace(5*time.Second))
 		f := newFakeSurger(s)
 		f.startup = 2 * time.Minute
-		f.run = func(ctx context.Context, f *fakeSurger, r surge.Request) surge.Result {
-			ctx, cancel := context.WithDeadline(ctx, r.Until)
-			defer cancel()
-			return runOrdinary(ctx, f, r)
-		}
 		d, wait := startDrain(t.Context(), t, s, Options{Surger: f, TimeLimits: deadlineIn(time.Minute)})
 		time.Sleep(5 * time.Second)
 		d.SetTimeLimits(deadlineIn(10 * time.Minute))
@@ -472,6 +474,7 @@ func TestEndedDrainRefusesNewRules(t *testing.T) {
 		check.Is(t, true, d.SetPodRules(PodRules{}, TimeLimits{TimeoutAt: began.Add(time.Minute)}))
 		time.Sleep(2 * time.Second)
 		check.Is(t, false, d.SetPodRules(PodRules{}, deadlineIn(time.Minute)))
+		check.Is(t, false, d.SetTimeLimits(deadlineIn(time.Minute)))
 		cancel(ErrContinued)
 		r, err := wait()
 		checkOutcome(t, r, err, TimedOut)

@@ -53,7 +53,8 @@ const graceRounding = time.Second
 // forcedDeletionTime returns when the drain deletes a pod that still waits for a PDB. The time is as late as possible,
 // so that a replacement pod can start first. After it, the pod has its grace, or the request has minRequestTimeout to
 // be answered, if that is longer. If this is more than half of the whole time, half of the whole time is used. The
-// whole time begins at since, when there first was a deadline. A moved deadline does not change since.
+// whole time begins at since: when there first was a deadline, or when a later notice brought another one. A moved deadline
+// does not change since.
 func forcedDeletionTime(wanted time.Duration, t TimeLimits, since time.Time) time.Time {
 	end := t.lastRemovalTime()
 	total := max(0, end.Sub(since))

@@ -38,7 +38,8 @@ type cluster struct {
 	claims     map[string]*kubeapi.PersistentVolumeClaim
 	watchers   map[*watcher]bool
 
-	startup     time.Duration // of a pod, from its creation to Ready
+	launch      time.Duration // from the creation of a pod until an instance has joined for it
+	startup     time.Duration // of a pod, from then to Ready
 	noRoom      bool          // the scheduler finds no node
 	noService   bool
 	neverReady  bool // new pods do not become Ready
@@ -262,10 +263,11 @@ func (c *cluster) reconcilePods(now time.Time) {
 		if p.DeletionTimestamp != nil {
 			continue
 		}
-		age := now.Sub(p.CreationTimestamp)
+		scheduled := kubeapi.Condition{Type: "PodScheduled", Status: "True", LastTransitionTime: p.CreationTimestamp.Add(c.launch)}
+		age := now.Sub(scheduled.LastTransitionTime)
 		_, ready := p.ReadyTime()
 		switch {
-		case p.Spec.NodeName == "" && c.noRoom:
+		case p.Spec.NodeName == "" && (c.noRoom || age < 0):
 			if len(p.Status.Conditions) == 0 {
 				p.Status.Conditions = []kubeapi.Condition{
 					{Type: "PodScheduled", Status: "False", Reason: "Unschedulable", Message: "0/2 nodes are available"},
@@ -273,13 +275,13 @@ func (c *cluster) reconcilePods(now time.Time) {
 				c.notify(p, false)
 			}
 		case p.Spec.NodeName == "":
-			p.Spec.NodeName, p.Status.Conditions = "n2", nil
+			p.Spec.NodeName, p.Status.Conditions = "n2", []kubeapi.Condition{scheduled}
 			c.notify(p, false)
 		case p.Status.Phase == "Pending" && age >= c.startup/2:
 			p.Status.Phase = "Running"
 			c.notify(p, false)
 		case p.Status.Phase == "Running" && !ready && age >= c.startup && !c.neverReady:
-			p.Status.Conditions = []kubeapi.Condition{{Type: "Ready", Status: "True", LastTransitionTime: now}}
+			p.Status.Conditions = []kubeapi.Condition{scheduled, {Type: "Ready", Status: "True", LastTransitionTime: now}}
 			c.notify(p, false)
 		}
 	}

@@ -216,7 +216,7 @@ func (s *Surger) checkVolumes(ctx context.Context, pod *kubeapi.Pod) error {
 	return nil
 }
 
-// startup returns how long a pod of the owner takes from its creation to Ready, or 0. It is the time of the last
+// startup returns how long a pod of the owner takes to become Ready on its node, or 0. It is the time of the last
 // successor, or else the lower median of the present pods. A pod that was not Ready for a while shows too long a time.
 func (s *Surger) startup(uid string, pods []podState) time.Duration {
 	s.mu.Lock()
@@ -227,7 +227,7 @@ func (s *Surger) startup(uid string, pods []podState) time.Duration {
 	}
 	var times []time.Duration
 	for _, p := range pods {
-		if took := p.readySince.Sub(p.created); p.ready && took >= 0 && !p.created.IsZero() {
+		if took, known := p.startup(); known {
 			times = append(times, took)
 		}
 	}

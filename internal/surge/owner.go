@@ -167,7 +167,9 @@ type podState struct {
 	uid, namespace, name, node string
 	phase                      string
 	created, readySince        time.Time
-	ready, terminating         bool
+	// scheduled is when the pod was assigned to a node, or else when it was created.
+	scheduled          time.Time
+	ready, terminating bool
 	// unschedulable is the scheduler's message if it found no node; empty otherwise.
 	unschedulable string
 	cost          int32
@@ -177,14 +179,25 @@ func (p podState) isActive() bool {
 	return !p.terminating && p.phase != "Succeeded" && p.phase != "Failed"
 }
 
+// startup returns how long the pod took to become Ready on its node. It returns false if that is unknown. The launch of an
+// instance before does not count, because the next successor may find room at once.
+func (p podState) startup() (took time.Duration, known bool) {
+	took = p.readySince.Sub(p.scheduled)
+	return took, p.ready && !p.scheduled.IsZero() && took >= 0
+}
+
 func toPodState(p *kubeapi.Pod) podState {
 	since, ready := p.ReadyTime()
 	out := podState{
 		uid: p.UID, namespace: p.Namespace, name: p.Name, node: p.Spec.NodeName, phase: p.Status.Phase,
-		created: p.CreationTimestamp, readySince: since, ready: ready, terminating: p.DeletionTimestamp != nil,
+		created: p.CreationTimestamp, scheduled: p.CreationTimestamp, readySince: since, ready: ready, terminating: p.DeletionTimestamp != nil,
 	}
 	for _, c := range p.Status.Conditions {
-		if c.Type == "PodScheduled" && c.Status == "False" && c.Reason == "Unschedulable" {
+		switch {
+		case c.Type != "PodScheduled":
+		case c.Status == "True" && !c.LastTransitionTime.IsZero():
+			out.scheduled = c.LastTransitionTime
+		case c.Status == "False" && c.Reason == "Unschedulable":
 			out.unschedulable = cmp.Or(c.Message, "no message")
 		}
 	}

@@ -52,7 +52,7 @@ const (
 	ReasonNotNeeded       = "not-needed"        // another pod became ready before the surge started
 )
 
-// RefusalReasons are the reasons of a refusal, and FailureReasons those of a surge that has started and failed. Metrics have
+// RefusalReasons are the reasons of a refusal. FailureReasons are the reasons of a surge that has started and failed. Metrics have
 // a label for each.
 var (
 	RefusalReasons = []string{

@@ -70,8 +70,8 @@ type surgeRun struct {
 }
 
 // Run carries out one surge. It returns when the pod is terminating or gone, when the surge failed, or when ctx ends. In
-// each case it has restored the owner's size before, for at most 15 s after the end of ctx. After Request.Until or GiveUpAt it may first wait
-// departureWait for the pod to leave.
+// each case it has restored the owner's size before, for at most 15 s after the end of ctx. After Request.Until or GiveUpAt it may
+// first wait departureWait for the pod to leave, until ctx ends.
 func (s *Surger) Run(ctx context.Context, r Request) Result {
 	x := &surgeRun{s: s, request: r, pods: newPodWatch()}
 	limited := ctx
@@ -80,13 +80,13 @@ func (s *Surger) Run(ctx context.Context, r Request) Result {
 		limited, cancel = context.WithDeadline(ctx, end)
 		defer cancel()
 	}
-	err := x.waitAndSurge(limited)
+	err := x.waitAndSurge(ctx, limited)
 	x.finish(ctx, limited, err)
 	return x.result
 }
 
-// waitAndSurge waits for the owner and for a free place, and runs the surge.
-func (x *surgeRun) waitAndSurge(ctx context.Context) error {
+// waitAndSurge waits for the owner and for a free place, and runs the surge. ctx is parent with the time limit of the request.
+func (x *surgeRun) waitAndSurge(parent, ctx context.Context) error {
 	s := x.s
 	unlock, ok := s.lockOwner(ctx, x.request.Decision.Owner.UID)
 	if !ok {
@@ -109,7 +109,7 @@ func (x *surgeRun) waitAndSurge(ctx context.Context) error {
 		x.lost = lost
 		wait.Go(func() { x.hold.keepRenewed(background, sync.OnceFunc(func() { close(lost) })) })
 		err = x.surge(ctx, background, &wait)
-		err = x.end(ctx, err)
+		err = x.end(parent, err)
 	}
 	return err
 }
@@ -239,7 +239,7 @@ func (x *surgeRun) surge(ctx, background context.Context, wait *sync.WaitGroup) 
 	}
 }
 
-// errSuccessorLost: the successor is no longer Ready, before the pod has left.
+// errSuccessorLost: the successor lost its readiness before the pod has left.
 var errSuccessorLost = errors.New("the successor is no longer Ready")
 
 // raise sets the size to the raised value. After a request without a clear answer it reads the size before the next, so
@@ -328,8 +328,8 @@ func (x *surgeRun) awaitSuccessor(ctx context.Context) (*podState, error) {
 				continue
 			}
 			if p.ready && p.node != x.request.Node {
-				if !x.hadSuccessor { // a pod that becomes Ready again was quicker
-					x.s.learnStartup(x.record.Owner.UID, time.Since(x.raisedAt))
+				if took, known := p.startup(); known && !x.hadSuccessor { // a pod that is Ready again shows too long a time
+					x.s.learnStartup(x.record.Owner.UID, took)
 				}
 				x.hadSuccessor = true
 				return &pods[i], nil
@@ -621,8 +621,9 @@ func (x *surgeRun) checkOwner(ctx context.Context) error {
 }
 
 // awaitDeparture waits until the pod leaves, if the time is over and a successor still starts. If the size was lowered before,
-// the ReplicaSet controller would delete that successor, and the next one would have to start from the beginning.
-func (x *surgeRun) awaitDeparture() {
+// the ReplicaSet controller would delete that successor, and the next one would have to start from the beginning. If ctx ends,
+// the drain has stopped to remove the pod, and the wait ends too.
+func (x *surgeRun) awaitDeparture(ctx context.Context) {
 	until := x.request.earliestEnd()
 	if until.IsZero() || time.Now().Before(until) || !x.raised || x.lowered {
 		return
@@ -638,6 +639,8 @@ func (x *surgeRun) awaitDeparture() {
 		}
 		select {
 		case <-x.pods.changed:
+		case <-ctx.Done():
+			return
 		case <-x.lost:
 			return
 		case <-timer.C:
@@ -646,9 +649,9 @@ func (x *surgeRun) awaitDeparture() {
 	}
 }
 
-// end restores what the surge has changed, and deletes its record.
+// end restores what the surge has changed, and deletes its record. ctx is the context of Run. The time of the request may be over before it.
 func (x *surgeRun) end(ctx context.Context, cause error) error {
-	x.awaitDeparture()
+	x.awaitDeparture(ctx)
 	restoring, cancel := context.WithTimeout(context.WithoutCancel(ctx), restoreTimeout)
 	defer cancel()
 	h := x.hold
@@ -745,8 +748,7 @@ func (x *surgeRun) report(step Step, successor, detail string) {
 	}
 }
 
-// learnStartup remembers how long a successor took. It is measured by the clock of this process alone, so it also contains the
-// time until the pod was created.
+// learnStartup remembers how long a successor took to become Ready on its node.
 func (s *Surger) learnStartup(uid string, took time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

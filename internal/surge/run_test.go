@@ -584,6 +584,40 @@ func TestLateSuccessorIsKeptWhenThePodIsEvicted(t *testing.T) {
 	})
 }
 
+func TestEndedDrainAwaitsNoDeparture(t *testing.T) {
+	simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+		c.mu.Lock()
+		c.startup = 40 * time.Second
+		c.mu.Unlock()
+		p := c.newProcess(ctx, "n1/1")
+		draining, end := context.WithCancel(ctx)
+		time.AfterFunc(32*time.Second, end)
+		began := time.Now()
+		p.Run(draining, Request{Pod: *c.pod(leaving), Node: "n1", Decision: startDecision(), Until: began.Add(30 * time.Second)})
+		check.Is(t, 32*time.Second, time.Since(began).Round(time.Second))
+		check.Is(t, 1, c.currentField())
+		check.Is(t, "", c.findI11Violation())
+	})
+}
+
+func TestStartupExcludesLaunchOfInstance(t *testing.T) {
+	simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+		c.mu.Lock()
+		c.launch = 4 * time.Minute
+		c.mu.Unlock()
+		p, other := c.newProcess(ctx, "manager/1"), c.newProcess(ctx, "n2/1")
+		p.options.SchedulingWait = 10 * time.Minute
+		result := p.Run(ctx, c.request(startDecision(), time.Time{}))
+		check.Is(t, true, result.PodLeft, result)
+		for name, s := range map[string]*process{"learned": p, "measured on the pods": other} {
+			d, err := s.Decide(ctx, *c.pod("web-1-2"), nil, true, time.Now().Add(30*time.Second))
+			must.NoError(t, err)
+			check.Is(t, Needed, d.Verdict, name, d)
+			check.Not(t, d.StartupSeconds < 19 || d.StartupSeconds > 21, "%s: a start takes %gs, want 20", name, d.StartupSeconds)
+		}
+	})
+}
+
 func TestOwnerHasOneSurgeAtATime(t *testing.T) {
 	simulate(t, func(t *testing.T) *cluster { return newCluster(t, 2) }, func(t *testing.T, ctx context.Context, c *cluster) {
 		c.mu.Lock()

@@ -18,9 +18,9 @@ import (
 type Mode string
 
 const (
-	// Off is the default: no pod surges, whatever its annotations say. The empty Mode means the same.
+	// Off is the default: no pod surges, with or without annotations. The empty Mode means the same.
 	Off Mode = "never"
-	// Annotated lets those pods surge that have the annotation "true", or whose owner has it.
+	// Annotated lets a pod surge if it or its owner has the annotation "true".
 	Annotated Mode = "annotated"
 	// On lets every pod surge that can, except for those with the annotation "false".
 	On Mode = "always"
@@ -53,11 +53,11 @@ const (
 	NotNeeded Verdict = "not-needed"
 	// Needed: the pod gets a successor first.
 	Needed Verdict = "needed"
-	// Refused: the pod needs a successor, but cannot get one. The drain goes on as without surging.
+	// Refused: the pod needs a successor, but cannot get one. The drain continues as without surging.
 	Refused Verdict = "refused"
 )
 
-// Owner is the object whose size is raised: the pod's Deployment, ReplicaSet or Rollout. If a HorizontalPodAutoscaler
+// Owner is the object that gets a larger size: the pod's Deployment, ReplicaSet or Rollout. If a HorizontalPodAutoscaler
 // or ScaledObject sizes it, Scaler is that object, and its minimum is raised instead.
 type Owner struct {
 	APIVersion string `json:"apiVersion"`
@@ -76,8 +76,7 @@ type Decision struct {
 	Reason string `json:"reason"`
 	Detail string `json:"detail"`
 	Owner  Owner  `json:"owner,omitzero"`
-	// StartupSeconds is how long a pod of the owner takes from its creation to Ready, measured on its present pods. Zero
-	// is unknown.
+	// StartupSeconds is how long a pod of the owner takes from its assignment to a node until it is Ready. Zero is unknown.
 	StartupSeconds float64 `json:"startupSeconds,omitempty"`
 }
 
@@ -109,9 +108,9 @@ type Request struct {
 	Pod      kubeapi.Pod
 	Node     string
 	Decision Decision // Verdict is Needed
-	// Until is when the surge has to be given up: the latest time to evict or delete the pod. Zero is no limit.
+	// Until is when the surge has to be given up: the latest time to evict or delete the pod. Zero means without limit.
 	Until time.Time
-	// GiveUpAt ends the surge as Until does, but no successor is refused because of it: the pod need not leave then. Zero is no limit.
+	// GiveUpAt ends the surge as Until does, but no successor is refused because of it: the pod need not leave then. Zero means without limit.
 	GiveUpAt time.Time
 	// OnProgress, if set, is called after each change, from the goroutine of Run. It must not block.
 	OnProgress func(Progress)

@@ -84,7 +84,7 @@ var courses = []course{
 		},
 	},
 	{
-		name:  "surged", // on a control plane, dev/e2e/surge kills agents
+		name:  "surged", // on a control plane, dev/e2e/surge kills managers
 		group: "drain: {timeout: 30m, surge: Always}",
 		prepare: func(f *fixture) {
 			app := f.app("single", 0, 1)

@@ -154,10 +154,14 @@ func (f *fixture) announce(a azure.Announcement) azure.EventRecord {
 // awaitHomeEmpty waits until none of the test's pods is on the first instance.
 func (f *fixture) awaitHomeEmpty() {
 	f.t.Helper()
-	_, err := f.AwaitPods(f.ctx, f.node(home), "none of the test's", func(pods []corev1.Pod) bool {
+	f.check(f.awaitEmpty(f.ctx))
+}
+
+func (f *fixture) awaitEmpty(ctx context.Context) error {
+	_, err := f.AwaitPods(ctx, f.node(home), "none of the test's", func(pods []corev1.Pod) bool {
 		return !slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Namespace == f.ns })
 	})
-	f.check(err)
+	return err
 }
 
 // describeTraces returns what surges have left: records, deletion costs, and sizes that differ from want, which has the

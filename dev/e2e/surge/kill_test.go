@@ -2,17 +2,27 @@ package surge_test
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"net/http"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic"
+	"sigs.k8s.io/yaml"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/dev/controlplane"
 	"github.com/slipway-dev/slipway/dev/faultproxy"
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
@@ -123,7 +133,7 @@ func (f *fixture) runKillCourse(then afterKill, at faultproxy.RequestID, moment 
 var killsPerKind = flag.Int("surge.kills", 1, "at how many requests of each kind to kill an agent")
 
 // chooseKills drops the later requests of each kind, and the kinds that another run without a kill did not have, such as the
-// list of a broken watch. After a kill that nobody restarts, it also drops reads: a read changes nothing, so a kill at it leaves
+// list of a broken watch. After a kill without a restart, it also drops reads: a read changes nothing, so a kill at it leaves
 // the same state as a kill at the writes around it.
 func chooseKills(seen, again []faultproxy.Request, then afterKill) []faultproxy.Request {
 	return slices.DeleteFunc(slices.Clone(seen), func(r faultproxy.Request) bool {
@@ -133,7 +143,7 @@ func chooseKills(seen, again []faultproxy.Request, then afterKill) []faultproxy.
 }
 
 // object matches the part of a path that names one object.
-var object = regexp.MustCompile(`/(nodes|pods|namespaces|deployments|replicasets|horizontalpodautoscalers|leases|virtualMachines|scalesets)/[^/]+`)
+var object = regexp.MustCompile(`/(nodes|pods|namespaces|deployments|replicasets|noderetirements|nodegroups|horizontalpodautoscalers|leases|virtualMachines|scalesets)/[^/]+`)
 
 // kindOf returns a request without its object names.
 func kindOf(r faultproxy.Request) string {
@@ -144,54 +154,169 @@ func kindOf(r faultproxy.Request) string {
 	return kind
 }
 
-// TestI11NextAgentRestoresSizes kills the real process at a few writes of a surge, on a control plane. Another agent, or the
-// next one of the node, restores the size.
-func TestI11NextAgentRestoresSizes(t *testing.T) {
+// realKill is a kill of a process on a control plane.
+type realKill struct {
+	program string
+	at      faultproxy.RequestID
+	moment  faultproxy.Moment
+	then    afterKill
+}
+
+func (k realKill) String() string {
+	return fmt.Sprintf("%s, %s, %s, %s", k.program, k.at, k.moment, k.then)
+}
+
+var (
+	allRealKills = flag.Bool("surge.real", false, "kill the real agent and manager at each request that -surge.kills chooses")
+	realSurges   = flag.Int("surge.deployments", 1, "how many Deployments surge in each drain with a kill of a real process")
+)
+
+// sampledKills are the kills on a control plane without -surge.real.
+func sampledKills() (all []realKill) {
+	for _, program := range []string{"agent", "manager"} {
+		at := func(kind string) faultproxy.RequestID { return faultproxy.RequestID{Kind: kind, Nth: 1} }
+		all = append(all,
+			realKill{program, at("PUT /apis/apps/v1/namespaces/*/deployments/*/scale"), faultproxy.After, dead},
+			realKill{program, at("PATCH /api/v1/namespaces/*/pods/*"), faultproxy.After, dead},
+			realKill{program, at("PUT /apis/apps/v1/namespaces/*/deployments/*/scale"), faultproxy.After, restarted},
+		)
+	}
+	return all
+}
+
+// TestI11KillsOnControlPlane kills the real agent, and the real manager, at requests of a drain on a control plane. Another agent,
+// or the next process, restores the sizes. For all kills of 30 surges, in hours: -surge.real -surge.kills=1000 -surge.deployments=30.
+func TestI11KillsOnControlPlane(t *testing.T) {
+	if *allRealKills {
+		killAtAllRequests(t)
+		return
+	}
 	t.Parallel()
-	for i, tt := range []struct {
-		kind   string
-		moment faultproxy.Moment
-		then   afterKill
-	}{
-		{"PUT /apis/apps/v1/namespaces/*/deployments/*/scale", faultproxy.After, dead},
-		{"PATCH /api/v1/namespaces/*/pods/*", faultproxy.After, dead},
-		{"PUT /apis/apps/v1/namespaces/*/deployments/*/scale", faultproxy.After, restarted},
-	} {
-		t.Run(fmt.Sprint(tt.kind, ", ", tt.then), func(t *testing.T) {
+	for i, k := range sampledKills() {
+		t.Run(k.String(), func(t *testing.T) {
 			t.Parallel()
-			f := newFixture(t, fmt.Sprintf("i11-%d", i))
-			f.checkSizes()
-			f.runAtHome(objects(f.app("one", 1))...)
-			f.agent(1)
-			proxy := faultproxy.New(kindOf)
-			t.Cleanup(func() { _ = proxy.Close() })
-			launched, killed := make(chan *testbed.Agent, 1), make(chan struct{})
-			proxy.InterruptAt(faultproxy.RequestID{Kind: tt.kind, Nth: 1}, tt.moment, func(faultproxy.Request) {
-				a := <-launched
-				if err := a.KillIfAlive(); err != nil {
-					t.Error(err)
-				}
-				close(killed)
-			})
-			credentials, err := f.WriteAgentKubeconfig(f.ctx, f.node(home))
-			f.check(err)
-			a, err := f.StartAgentNoWait(f.ctx, f.pool, home, append(slices.Clone(surgeFlags), "--acknowledge=false",
-				"--kubeconfig="+f.WriteProxyKubeconfig(t, proxy, credentials))...)
-			f.check(err)
-			testbed.KillAgentAfterTest(t, a)
-			launched <- a
-			f.announce(azure.Announcement{Type: azure.Reboot, Notice: 15 * time.Minute})
-			select {
-			case <-killed:
-			case <-f.ctx.Done():
-				t.Fatalf("the agent did not send %s", tt.kind)
+			seen := newFixture(t, fmt.Sprintf("i11-%d", i)).runRealKill(k)
+			if !slices.ContainsFunc(seen, func(r faultproxy.Request) bool { return r.RequestID == k.at }) {
+				t.Errorf("the %s did not send %s", k.program, k.at)
 			}
-			if tt.then == restarted {
-				f.check(a.RestartIfDead(f.ctx))
-				f.awaitHomeEmpty()
-			}
-			f.awaitNoTraces(restoreTime, map[string]int32{"one": 1})
-			f.checkNoGaps()
 		})
 	}
+}
+
+// killAtAllRequests kills each program at each request that -surge.kills chooses.
+func killAtAllRequests(t *testing.T) {
+	for _, program := range []string{"agent", "manager"} {
+		for _, then := range []afterKill{restarted, dead} {
+			name := program[:1] + string(then[:1])
+			var seen []faultproxy.Request
+			t.Run(name, func(t *testing.T) { seen = newFixture(t, name).runRealKill(realKill{program: program}) })
+			t.Run(fmt.Sprint(program, ", ", then), func(t *testing.T) {
+				chosen := chooseKills(seen, seen, then)
+				t.Logf("one drain takes %d requests, %d kills: %s", len(seen), faultproxy.CountKillPoints(chosen), faultproxy.FormatKinds(seen))
+				faultproxy.RunAtEachRequest(t, chosen, t.Logf, func(t *testing.T, n int, at faultproxy.RequestID, moment faultproxy.Moment) []faultproxy.Request {
+					t.Parallel()
+					f := newFixture(t, fmt.Sprintf("%s%d%s", name, n, moment[:1]))
+					return f.runRealKill(realKill{program, at, moment, then})
+				})
+			})
+		}
+	}
+}
+
+// runRealKill drains the first instance with the program, and kills it at the request, if one is given. It returns the
+// program's requests.
+func (f *fixture) runRealKill(k realKill) []faultproxy.Request {
+	f.t.Helper()
+	f.checkSizes()
+	all, sizes := f.singles(*realSurges, "web", "")
+	f.runAtHome(all...)
+	f.agent(1)
+	proxy := faultproxy.New(kindOf)
+	f.t.Cleanup(func() { _ = proxy.Close() })
+	launched, killed := make(chan *controlplane.Process, 1), make(chan struct{})
+	proxy.InterruptAt(k.at, k.moment, func(faultproxy.Request) {
+		defer close(killed)
+		var err error
+		if p := <-launched; k.then == restarted {
+			err = p.Restart(context.WithoutCancel(f.ctx)) // kills it first
+		} else {
+			err = p.Kill()
+		}
+		if err != nil && !errors.Is(err, os.ErrProcessDone) { // the test may have ended
+			f.t.Error(err)
+		}
+	})
+	if k.program == "manager" {
+		launched <- f.startManager(proxy)
+	} else {
+		launched <- f.startProxiedAgent(proxy)
+	}
+	emptied := make(chan error, 1)
+	ctx, cancel := context.WithCancel(f.ctx)
+	defer cancel()
+	go func() { emptied <- f.awaitEmpty(ctx) }()
+	select {
+	case err := <-emptied:
+		f.check(err)
+	case <-killed:
+		if k.then == restarted {
+			f.check(<-emptied)
+		}
+	}
+	f.awaitNoTraces(restoreTime, sizes)
+	f.checkNoGaps()
+	return proxy.Requests()
+}
+
+// startProxiedAgent starts the agent of the first instance behind the proxy, and announces an event for it.
+func (f *fixture) startProxiedAgent(proxy *faultproxy.Proxy) *controlplane.Process {
+	f.t.Helper()
+	credentials, err := f.WriteAgentKubeconfig(f.ctx, f.node(home))
+	f.check(err)
+	a, err := f.StartAgentNoWait(f.ctx, f.pool, home, append(slices.Clone(surgeFlags), "--acknowledge=false",
+		"--kubeconfig="+f.WriteProxyKubeconfig(f.t, proxy, credentials))...)
+	f.check(err)
+	testbed.KillAgentAfterTest(f.t, a)
+	f.announce(azure.Announcement{Type: azure.Reboot, Notice: 15 * time.Minute})
+	return a.Process
+}
+
+var managerInstalled struct {
+	sync.Once
+	err error
+}
+
+// shard is the label that each test's manager selects its objects with.
+const shard = "e2e.slipway.dev/shard"
+
+// startManager starts a manager behind the proxy that retires the first instance.
+func (f *fixture) startManager(proxy *faultproxy.Proxy) *controlplane.Process {
+	f.t.Helper()
+	managerInstalled.Do(func() {
+		managerInstalled.err = errors.Join(f.InstallManagerOnce(f.ctx), f.ApplyManifests(f.ctx, "manager/surge/rbac.yaml", "manager/surge/admission.yaml"),
+			f.AwaitPermissions(f.ctx, testbed.ManagerNamespace, testbed.ManagerAccount, "slipway-manager-surge"))
+	})
+	f.check(managerInstalled.err)
+	f.ARM.AddScaleSet(azure.ScaleSetSpec{Name: f.pool.ScaleSetName()}, home+1+refuges)
+	labels := map[string]string{shard: f.ns}
+	f.check(f.CreateNodeGroup(f.ctx, f.ns, labels, testbed.ScaleSetNodeGroupSpec(f.pool.Name, f.pool.ScaleSetName())+
+		"minSize: 0\ndrain: {surge: Always, timeout: 10m}\n"))
+	retirement := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"reason": "Requested", "nodeName": f.node(home)}}}
+	retirement.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("NodeRetirement"))
+	retirement.SetName(f.node(home))
+	retirement.SetLabels(labels)
+	_, err := dynamic.NewForConfigOrDie(f.RESTConfig()).Resource(v1alpha1.GroupVersion.WithResource("noderetirements")).
+		Create(f.ctx, retirement, metav1.CreateOptions{})
+	f.check(err)
+	credentials, err := f.ServiceAccountKubeconfig(f.ctx, testbed.ManagerNamespace, testbed.ManagerAccount, controlplane.TokenOptions{})
+	f.check(err)
+	clouds, err := yaml.Marshal(map[string]any{"azure": f.AzureProviderConfig()})
+	f.check(err)
+	path, err := testbed.EnsureBinary("slipway")
+	f.check(err)
+	return f.StartProcessForTest(f.ctx, f.t, controlplane.Command{Name: "manager-" + f.ns, Path: path, Args: []string{
+		"manager", "--kubeconfig", f.WriteProxyKubeconfig(f.t, proxy, credentials), "--cloud-config", testbed.WriteTempFile(f.t, "clouds.yaml", string(clouds)),
+		"--listen", "", "--leader-elect=false", "--leader-election-namespace", testbed.ManagerNamespace, "--selector", shard + "=" + f.ns,
+		"--poll-interval", "1s", "--cloud-poll-interval", "500ms", "--retry-interval", "1s",
+	}})
 }
