@@ -84,7 +84,7 @@ bench: build slipway-dev ## Run the benchmarks (GROUP=agent runs one group; ONLY
 .PHONY: release
 release: ## Build the release VERSION=v0.1.0 REGISTRY=ghcr.io/acme/slipway into dist/ (docs/release.md)
 	cd tools/release && go run . -source $(CURDIR) -out $(CURDIR)/dist -version '$(VERSION)' -registry '$(REGISTRY)' \
-		-download-url '$(DOWNLOAD_URL)' $(RELEASE_FLAGS)
+		-download-url '$(DOWNLOAD_URL)' -source-url '$(SOURCE_URL)' $(RELEASE_FLAGS)
 
 .PHONY: push
 push: ## Push the release in dist/ to its registry, signed with KEY=cosign.key (OVERWRITE=1 replaces tags)
