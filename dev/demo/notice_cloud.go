@@ -116,11 +116,10 @@ func (c azureNotices) await(ctx context.Context, r azure.EventRecord, wanted str
 }
 
 func (azureNotices) steps(s *stage) []*step {
-	spot := &step{title: "A Spot machine is evicted with 30 s notice", run: s.runSpotNotice}
 	migration := &step{title: "A machine is live-migrated", run: s.runLiveMigration}
 	pool := &step{title: "A pool of six machines becomes idle", run: s.runIdlePool}
 	return []*step{
-		spot,
+		{title: "A Spot machine is evicted with 30 s notice", run: s.runSpotNotice},
 		{title: "A machine reboots within 15 minutes", run: s.runReboot},
 		migration,
 		{title: "A reboot is announced and cancelled", run: s.runCancelledReboot},
@@ -131,6 +130,6 @@ func (azureNotices) steps(s *stage) []*step {
 		{title: "The manager is killed during a drain", runAfter: pool, run: s.reportKilledManager},
 		{title: "A build starts in time on the last of the six", runAfter: pool, run: s.reportRescuedNode},
 		{title: "Another autoscaler scales a cloudpool to 2 machines", run: s.runCloudpoolScaling},
-		{title: "Sixty unschedulable pods scale a group up, and later down", runAfter: spot, run: s.runAutoscaling},
+		{title: "Sixty unschedulable pods scale a group up, and later down", runAfter: migration, run: s.runAutoscaling},
 	}
 }
