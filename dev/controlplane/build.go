@@ -136,8 +136,8 @@ var kubernetesVersion = regexp.MustCompile(`(?m)^(?:require\s+|\s+)k8s\.io/kuber
 
 // ensureBuilt compiles the plan's binaries, unless they are in the cache, and returns their directory.
 //
-// The name of a build is a hash of kubernetesSource and the versions of all modules. So branches that use the same versions
-// share a build.
+// The name of a build is a hash of kubernetesSource, kubernetesFlags and the versions of all modules. So branches that use
+// the same versions share a build.
 // Finding these versions takes seconds. So a symbolic link, named after a hash of go.mod and go.sum, points to the build.
 func (p buildPlan) ensureBuilt(ctx context.Context, progress io.Writer) (string, error) {
 	key, err := p.readBuildKey()
@@ -160,7 +160,7 @@ func (p buildPlan) ensureBuilt(ctx context.Context, progress io.Writer) (string,
 	if err != nil {
 		return "", err
 	}
-	dir := prefix + hashBuildInputs(kubernetesSource, modules)
+	dir := prefix + hashBuildInputs(kubernetesSource, []byte(kubernetesFlags), modules)
 	if _, ok := p.findCompleteBuild(dir); !ok {
 		ldflags := linkerFlags(key.version, key.major, key.minor)
 		if err := p.compileBinaries(ctx, dir, ldflags, progress); err != nil {
@@ -194,7 +194,7 @@ func (p buildPlan) readBuildKey() (buildKey, error) {
 	}
 	version := string(match[1])
 	prefix := filepath.Join(cache, strings.Join(append([]string{version}, p.binaryNames()...), "-")+"-")
-	return buildKey{version, string(match[2]), string(match[3]), prefix, prefix + "go.mod-" + hashBuildInputs(kubernetesSource, mod, sum)}, nil
+	return buildKey{version, string(match[2]), string(match[3]), prefix, prefix + "go.mod-" + hashBuildInputs(kubernetesSource, []byte(kubernetesFlags), mod, sum)}, nil
 }
 
 // hashBuildInputs returns a short hash of the given content, the compiler version and the platform.
