@@ -13,8 +13,10 @@ help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # Everything without race detector is built with the same flags, so that shared packages, such as Kubernetes' libraries, are
-# compiled once. dev/controlplane and dev/testbed use the same flags.
-BUILD := CGO_ENABLED=0 go build -trimpath
+# compiled once. dev/controlplane, dev/testbed and tools/test use the same flags. The linker drops debug information (-w), so
+# the compiler makes none. It also collects no garbage until it uses 1 GiB. The two save a third of the compile time.
+FLAGS := -trimpath -gcflags=all=-dwarf=false
+BUILD := CGO_ENABLED=0 GOGC=off GOMEMLIMIT=1GiB go build $(FLAGS)
 
 .PHONY: build
 build: ## Build slipway and slipway-agent into bin/
@@ -43,12 +45,12 @@ AGENT := ./cmd/slipway-agent ./cmd/internal/... ./internal/agent/... ./internal/
 PLATFORMS := linux/amd64 linux/arm64 windows/amd64
 
 # Vet also compiles. It uses the flags of BUILD for this machine, and no optimization for other platforms, where nothing runs.
-vetted = $$([ $(1) = "$$(go env GOHOSTOS)/$$(go env GOHOSTARCH)" ] && echo -trimpath || echo '-gcflags=all=-N -l -dwarf=false')
+vetted = $$([ $(1) = "$$(go env GOHOSTOS)/$$(go env GOHOSTARCH)" ] && echo -gcflags=all=-dwarf=false || echo '-gcflags=all=-N -l -dwarf=false')
 
 .PHONY: vet-agent
 vet-agent: ## Vet the agent and its tests for every platform of nodes
 	@for p in $(PLATFORMS); do echo "vet $$p"; flags=$(call vetted,$$p); \
-		CGO_ENABLED=0 GOOS=$${p%/*} GOARCH=$${p#*/} go vet "$$flags" $(AGENT) || exit 1; done
+		CGO_ENABLED=0 GOOS=$${p%/*} GOARCH=$${p#*/} go vet -trimpath "$$flags" $(AGENT) || exit 1; done
 
 .PHONY: build-all
 build-all: ## Build slipway and slipway-agent for every platform of nodes into bin/OS_ARCH/
@@ -84,7 +86,7 @@ bench: build slipway-dev ## Run the benchmarks (GROUP=agent runs one group; ONLY
 .PHONY: release
 release: ## Build the release VERSION=v0.1.0 REGISTRY=ghcr.io/acme/slipway into dist/ (docs/release.md)
 	cd tools/release && go run . -source $(CURDIR) -out $(CURDIR)/dist -version '$(VERSION)' -registry '$(REGISTRY)' \
-		-download-url '$(DOWNLOAD_URL)' $(RELEASE_FLAGS)
+		-download-url '$(DOWNLOAD_URL)' -source-url '$(SOURCE_URL)' $(RELEASE_FLAGS)
 
 .PHONY: push
 push: ## Push the release in dist/ to its registry, signed with KEY=cosign.key (OVERWRITE=1 replaces tags)
@@ -105,7 +107,7 @@ audit: ## Check the linked modules for known vulnerabilities and forbidden licen
 .PHONY: generate
 # The generators are built with the flags of BUILD.
 generate: export CGO_ENABLED := 0
-generate: export GOFLAGS := -trimpath
+generate: export GOFLAGS := $(FLAGS)
 generate: ## Regenerate the generated files and tidy the modules
 	go generate ./...
 	cd dev && go generate ./...

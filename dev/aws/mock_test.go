@@ -5,6 +5,7 @@ import (
 	"net"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,8 +21,10 @@ import (
 func buildMock(t *testing.T) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "ec2-metadata-mock")
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-C", "mock", "-trimpath", "-o", program, "github.com/aws/amazon-ec2-metadata-mock/cmd/ec2-metadata-mock")
-	cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=mod")
+	args := slices.Concat([]string{"build", "-C", "mock"}, controlplane.BuildFlags,
+		[]string{"-o", program, "github.com/aws/amazon-ec2-metadata-mock/cmd/ec2-metadata-mock"})
+	cmd := exec.CommandContext(t.Context(), "go", args...)
+	cmd.Env = append(append(cmd.Environ(), "GOFLAGS=-mod=mod"), controlplane.BuildEnvironment...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		if strings.Contains(string(out), "proxy") || strings.Contains(string(out), "dial tcp") {
 			t.Skipf("amazon-ec2-metadata-mock cannot be downloaded: %s", out)

@@ -53,14 +53,15 @@ func newTestModule(t *testing.T, program string) buildPlan {
 	t.Helper()
 	t.Setenv(CacheDirVariable, filepath.Join(t.TempDir(), "cache"))
 	dir := t.TempDir()
+	must.NoError(t, os.MkdirAll(filepath.Join(dir, "server", "v3"), 0o700))
 	for name, content := range map[string]string{
-		"go.mod":  "module small\n\ngo 1.26\n\nrequire k8s.io/kubernetes v1.36.3\n",
-		"go.sum":  "",
-		"main.go": program,
+		"go.mod":            "module small\n\ngo 1.26\n\nrequire k8s.io/kubernetes v1.36.3\n",
+		"go.sum":            "",
+		"server/v3/main.go": program,
 	} {
 		must.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
 	}
-	return buildPlan{module: dir, packages: map[string]string{"program": "."}}
+	return buildPlan{module: dir, packages: map[string]string{"program": "./server/v3"}}
 }
 
 func TestConcurrentBuildsCompileOnce(t *testing.T) {

@@ -125,13 +125,13 @@ func (c *Cluster) writeConfigFiles(ports []int) (layout, error) {
 func (l layout) listCommands(o Options, b Binaries) []Command {
 	all := []Command{
 		{Name: Etcd, Path: b.Etcd, Args: l.etcdArgs(), ReadyURL: "https://" + loopbackAddress(l.etcdClient) + "/health"},
-		{Name: APIServer, Path: b.APIServer, Args: l.apiServerArgs(), ReadyURL: l.apiServerURL() + "/readyz"},
+		{Name: APIServer, Path: b.Kubernetes, Args: l.apiServerArgs(), ReadyURL: l.apiServerURL() + "/readyz"},
 		{
-			Name: ControllerManager, Path: b.ControllerManager, Args: l.controllerManagerArgs(o),
+			Name: ControllerManager, Path: b.Kubernetes, Args: l.controllerManagerArgs(o),
 			ReadyURL: "https://" + loopbackAddress(l.controller) + "/healthz",
 		},
 		{
-			Name: Scheduler, Path: b.Scheduler, Args: l.schedulerArgs(),
+			Name: Scheduler, Path: b.Kubernetes, Args: l.schedulerArgs(),
 			ReadyURL: "https://" + loopbackAddress(l.scheduler) + schedulerReadyPath(o.Version),
 		},
 		{Name: Kwok, Path: b.Kwok, Args: l.kwokArgs()},
@@ -170,6 +170,7 @@ func (l layout) etcdArgs() []string {
 
 func (l layout) apiServerArgs() []string {
 	return []string{
+		APIServer,
 		"--bind-address=127.0.0.1", "--secure-port=" + strconv.Itoa(l.secure),
 		// Nothing uses the Service "kubernetes", and its endpoints may not be loopback addresses.
 		"--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none",
@@ -196,6 +197,7 @@ func (l layout) apiServerArgs() []string {
 func (l layout) controllerManagerArgs(o Options) []string {
 	kubeconfig := l.path(ControllerManager + ".kubeconfig")
 	return []string{
+		ControllerManager,
 		"--bind-address=127.0.0.1", "--secure-port=" + strconv.Itoa(l.controller),
 		"--tls-cert-file=" + l.path(pkiDir, "server.crt"), "--tls-private-key-file=" + l.path(pkiDir, "server.key"),
 		"--kubeconfig=" + kubeconfig, "--authentication-kubeconfig=" + kubeconfig,
@@ -212,6 +214,7 @@ func (l layout) controllerManagerArgs(o Options) []string {
 func (l layout) schedulerArgs() []string {
 	kubeconfig := l.path(Scheduler + ".kubeconfig")
 	return []string{
+		Scheduler,
 		"--bind-address=127.0.0.1", "--secure-port=" + strconv.Itoa(l.scheduler),
 		"--tls-cert-file=" + l.path(pkiDir, "server.crt"), "--tls-private-key-file=" + l.path(pkiDir, "server.key"),
 		"--config=" + l.path(configDir, "scheduler.yaml"),

@@ -60,10 +60,10 @@ func BuildPackages(ctx context.Context, output string, packages ...string) error
 	if err != nil {
 		return err
 	}
-	args := append([]string{"build", "-trimpath", "-ldflags", "-s -w", "-o", output}, packages...)
+	args := slices.Concat([]string{"build"}, controlplane.BuildFlags, []string{"-ldflags", "-s -w", "-o", output}, packages)
 	cmd := exec.CommandContext(ctx, "go", args...) //nolint:gosec // constants, and a path from the tests
 	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	cmd.Env = append(os.Environ(), controlplane.BuildEnvironment...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %s: %w\n%s", strings.Join(packages, " "), err, out)
 	}

@@ -7,6 +7,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -57,6 +58,8 @@ func runRelease(ctx context.Context, args []string) error {
 		"the chart's value image.registry")
 	flags.StringVar(&r.download, "download-url", "", "base URL of the published files, such as "+
 		"https://github.com/acme/slipway/releases/download; version and file name are appended. Empty leaves out krew and Homebrew")
+	flags.StringVar(&r.sourceURL, "source-url", "", "URL of the source repository in the provenance, such as "+
+		"https://github.com/acme/slipway; empty means "+homepage)
 	flags.BoolVar(&r.allowModified, "allow-modified", false, "allow a work tree that differs from its commit, for experiments")
 	flags.BoolVar(&audit, "audit-licences", false, "only list the licences of the linked modules, and fail on a forbidden one")
 	flags.IntVar(&r.jobs, "p", 0, "number of parallel compilations; 0 means one per core")
@@ -84,14 +87,17 @@ func runRelease(ctx context.Context, args []string) error {
 			return fmt.Errorf("registry %q: targets %s have no image: add a platform of nodes, such as linux/amd64", r.registry, targets)
 		}
 	}
-	if r.download = strings.TrimSuffix(r.download, "/"); r.download != "" && !downloadURL.MatchString(r.download) {
+	if r.download = strings.TrimSuffix(r.download, "/"); r.download != "" && !plainURL.MatchString(r.download) {
 		return fmt.Errorf("download-url %q: must be a URL such as https://github.com/acme/slipway/releases/download", r.download)
+	}
+	if r.sourceURL = cmp.Or(strings.TrimSuffix(r.sourceURL, "/"), homepage); !plainURL.MatchString(r.sourceURL) {
+		return fmt.Errorf("source-url %q: must be a URL such as https://github.com/acme/slipway", r.sourceURL)
 	}
 	return r.makeRelease(ctx)
 }
 
-// downloadURL matches URLs that need no escapes in YAML, Ruby and Markdown.
-var downloadURL = regexp.MustCompile(`^https?://[A-Za-z0-9.:-]+(/[A-Za-z0-9._~%+@-]+)*$`)
+// plainURL matches URLs that need no escapes in YAML, Ruby and Markdown.
+var plainURL = regexp.MustCompile(`^https?://[A-Za-z0-9.:-]+(/[A-Za-z0-9._~%+@-]+)*$`)
 
 // release holds the source and the settings of the release to make.
 type release struct {
@@ -101,6 +107,7 @@ type release struct {
 	out           string
 	registry      string // such as ghcr.io/acme/slipway, or empty
 	download      string // base URL of the published files, or empty
+	sourceURL     string // URL of the source repository
 	allowModified bool
 	jobs          int
 	log           *slog.Logger

@@ -29,9 +29,10 @@ func provenanceFile(version string) string { return "slipway_" + version + ".pro
 // writeProvenance writes the provenance of the subjects as an in-toto statement in the format SLSA provenance v1
 // (https://slsa.dev/spec/v1.0/provenance). It contains no times, so that it is reproducible.
 func (r *release) writeProvenance(subjects []subject) error {
+	repository := "git+" + r.sourceURL + "@" + r.source.Commit
 	external, err := structpb.NewStruct(map[string]any{
 		"version": r.source.Version,
-		"source":  "git+" + homepage + "@" + r.source.Commit,
+		"source":  repository,
 		"targets": asAny(targetNames(r.targets)),
 		// Both are in charts, manifests and package files, and in no binary or image.
 		"registry": r.registry, "downloadURL": r.download,
@@ -47,7 +48,7 @@ func (r *release) writeProvenance(subjects []subject) error {
 		BuildDefinition: &provenance.BuildDefinition{
 			BuildType: buildType, ExternalParameters: external, InternalParameters: internal,
 			ResolvedDependencies: []*intoto.ResourceDescriptor{{
-				Uri: "git+" + homepage + "@" + r.source.Commit, Digest: map[string]string{"gitCommit": r.source.Commit},
+				Uri: repository, Digest: map[string]string{"gitCommit": r.source.Commit},
 			}},
 		},
 		RunDetails: &provenance.RunDetails{

@@ -186,7 +186,8 @@ func TestRelease(t *testing.T) {
 	runGit(t, origin, "clone", "--quiet", origin, clone)
 	dist := filepath.Join(origin, "dist")
 	for _, dir := range []string{origin, clone} {
-		makeTestRelease(t, dir, "-registry=ghcr.io/acme/slipway", "-download-url=https://acme.example.com/download/")
+		makeTestRelease(t, dir, "-registry=ghcr.io/acme/slipway", "-download-url=https://acme.example.com/download/",
+			"-source-url=https://git.example.com/acme/slipway/")
 	}
 	archive := func(product string) string {
 		r := &release{source: source{Version: "v0.1.0"}}
@@ -241,8 +242,13 @@ func TestRelease(t *testing.T) {
 			}
 		}
 		definition := statement.Predicate.BuildDefinition
-		if got, want := definition.ResolvedDependencies[0].Digest["gitCommit"], runGit(t, origin, "rev-parse", "HEAD"); got != want {
-			t.Errorf("made from commit %q, want %q", got, want)
+		commit := runGit(t, origin, "rev-parse", "HEAD")
+		if got := definition.ResolvedDependencies[0].Digest["gitCommit"]; got != commit {
+			t.Errorf("made from commit %q, want %q", got, commit)
+		}
+		want := "git+https://git.example.com/acme/slipway@" + commit
+		if got := definition.ResolvedDependencies[0].URI; got != want || definition.ExternalParameters["source"] != want {
+			t.Errorf("made from %q and %q, want %q", got, definition.ExternalParameters["source"], want)
 		}
 	})
 	t.Run("has archives with everything, and with only the kubectl plugin", func(t *testing.T) {
@@ -423,8 +429,12 @@ type provenanceStatement struct {
 	Predicate struct {
 		BuildDefinition struct {
 			BuildType            string
+			ExternalParameters   map[string]any
 			InternalParameters   map[string]any
-			ResolvedDependencies []struct{ Digest map[string]string }
+			ResolvedDependencies []struct {
+				URI    string
+				Digest map[string]string
+			}
 		}
 		RunDetails struct{ Builder struct{ ID string } }
 	}
@@ -589,6 +599,7 @@ func TestInvalidOptionsAreRefused(t *testing.T) {
 		"registry with tag":           {[]string{"-version=v0.1.0", "-registry=ghcr.io/acme:v1"}, `registry "ghcr.io/acme:v1": must be`},
 		"registry without images":     {[]string{"-version=v0.1.0", "-registry=ghcr.io/acme", "-targets=darwin/arm64"}, "targets darwin/arm64 have no image"},
 		"URL with quotes":             {[]string{"-version=v0.1.0", "-download-url=https://a/\"b"}, `download-url "https://a/\"b": must be a URL`},
+		"source URL without scheme":   {[]string{"-version=v0.1.0", "-source-url=acme/slipway"}, `source-url "acme/slipway": must be a URL`},
 		"an argument":                 {[]string{"-version=v0.1.0", "now"}, `argument "now"`},
 	} {
 		err := run(t.Context(), append([]string{"-source=" + dir, "-out=" + out}, c.args...))

@@ -38,7 +38,7 @@ func RunBenchmarks(ctx context.Context, progress io.Writer) ([]result.Result, er
 	}
 	defer func() { _ = os.RemoveAll(dir) }() // temporary
 	file := filepath.Join(dir, "result.json")
-	cmd := exec.CommandContext(ctx, "go", "test", "-trimpath", "-vet=off", "-count=1", "-timeout=60m", "-run=^TestNoMessageIsLostAndNoNodeDrainedTwice$", "./e2e/queue")
+	cmd := exec.CommandContext(ctx, "go", "test", "-trimpath", "-gcflags=all=-dwarf=false", "-vet=off", "-count=1", "-timeout=60m", "-run=^TestNoMessageIsLostAndNoNodeDrainedTwice$", "./e2e/queue")
 	cmd.Dir, cmd.Stdout, cmd.Stderr = filepath.Join(root, "dev"), progress, progress
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", fmt.Sprintf("SLIPWAY_QUEUE_MESSAGES=%d", Messages), "SLIPWAY_QUEUE_RESULT="+file)
 	testErr := cmd.Run() // a missed target fails the test too

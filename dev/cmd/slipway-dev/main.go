@@ -61,9 +61,7 @@ func newBuildCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			for _, path := range []string{
-				binaries.Etcd, binaries.APIServer, binaries.ControllerManager, binaries.Scheduler, binaries.Kwok,
-			} {
+			for _, path := range []string{binaries.Etcd, binaries.Kubernetes, binaries.Kwok} {
 				fmt.Fprintln(cmd.OutOrStdout(), path)
 			}
 			return nil

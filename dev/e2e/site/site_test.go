@@ -279,19 +279,29 @@ func TestEveryPageFitsNarrowAndWideWindows(t *testing.T) {
 	}
 }
 
-func TestAxeFindsNothingInLightAndDark(t *testing.T) {
+func TestAxeFindsNothingInLayouts(t *testing.T) {
 	_, address := serve(t)
-	page := open(t, address+"/", wide, 900)
-	for _, name := range layouts {
-		page.Navigate(address + name)
-		page.WaitFor("document.querySelector('.VPSwitchAppearance[title]') !== null")
-		for _, dark := range []bool{false, true} {
-			page.Eval(fmt.Sprintf(`document.documentElement.classList.toggle('dark', %t)`, dark), nil)
-			// Colours in transition have other contrasts.
-			page.Eval(`document.getAnimations().forEach(a => a.finish())`, nil)
-			if found := page.Axe(); len(found) > 0 {
-				t.Errorf("%s, dark %t:\n%s", name, dark, strings.Join(found, "\n"))
+	for _, width := range []int64{narrow, wide} {
+		t.Run(fmt.Sprint(width), func(t *testing.T) {
+			page := open(t, address+"/", width, 900)
+			for _, name := range layouts {
+				page.Navigate(address + name)
+				page.WaitFor("document.querySelector('.VPSwitchAppearance[title]') !== null")
+				checkAccessible(t, page, name)
 			}
+		})
+	}
+}
+
+// checkAccessible runs axe on the page as it is now, with light and with dark colours.
+func checkAccessible(t *testing.T, page *browser.Page, name string) {
+	t.Helper()
+	for _, dark := range []bool{true, false} {
+		page.Eval(fmt.Sprintf(`document.documentElement.classList.toggle('dark', %t)`, dark), nil)
+		// Colours in transition have other contrasts.
+		page.Eval(`document.getAnimations().forEach(a => a.finish())`, nil)
+		if found := page.Axe(); len(found) > 0 {
+			t.Errorf("%s, dark %t:\n%s", name, dark, strings.Join(found, "\n"))
 		}
 	}
 }
@@ -315,9 +325,7 @@ func TestSearchFindsPagesAboutPDB(t *testing.T) {
 	page.WaitFor("document.activeElement?.id === 'localsearch-input'")
 	page.Press("PDB")
 	page.WaitFor("document.querySelectorAll('#localsearch-list a.result').length > 1")
-	if found := page.Axe(); len(found) > 0 {
-		t.Errorf("the search box:\n%s", strings.Join(found, "\n"))
-	}
+	checkAccessible(t, page, "the search box")
 	page.Press("\r")
 	page.WaitFor("location.pathname.startsWith('/docs/') && document.querySelector('main h1') !== null")
 	checkClean(t, page, address)
@@ -333,9 +341,7 @@ func TestMobileMenusOpenAndLeadToPages(t *testing.T) {
 	page.WaitFor("location.pathname === '/docs/' && document.querySelector('.VPLocalNav .menu') !== null && document.querySelector('.VPNavScreen') === null")
 	page.Click(".VPLocalNav .menu")
 	page.WaitFor("document.querySelector('.VPSidebar').getBoundingClientRect().left === 0 && " + still)
-	if found := page.Axe(); len(found) > 0 {
-		t.Errorf("the opened menu:\n%s", strings.Join(found, "\n"))
-	}
+	checkAccessible(t, page, "the opened menu")
 	page.Click(".VPSidebar a[href='/docs/tutorial.html']")
 	page.WaitFor("location.pathname === '/docs/tutorial.html' && document.querySelector('.VPSidebar').getBoundingClientRect().right <= 0")
 	checkClean(t, page, address)

@@ -155,12 +155,6 @@ require (
 	sigs.k8s.io/yaml v1.4.0 // indirect
 )
 
-tool (
-	k8s.io/kubernetes/cmd/kube-apiserver
-	k8s.io/kubernetes/cmd/kube-controller-manager
-	k8s.io/kubernetes/cmd/kube-scheduler
-)
-
 replace (
 	k8s.io/api => k8s.io/api v0.33.13
 	k8s.io/apiextensions-apiserver => k8s.io/apiextensions-apiserver v0.33.13
