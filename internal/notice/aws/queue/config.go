@@ -70,7 +70,7 @@ const (
 	DefaultWorkers          = 10
 	DefaultManagedTag       = "aws-node-termination-handler/managed"
 	DefaultUnknownNodeGrace = 10 * time.Minute
-	DefaultVisibility       = time.Minute
+	DefaultVisibility       = 30 * time.Second
 	DefaultParkedVisibility = 15 * time.Minute
 	DefaultWaitTime         = 20 * time.Second
 )
