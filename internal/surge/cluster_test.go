@@ -42,8 +42,10 @@ type cluster struct {
 	startup     time.Duration // of a pod, from then to Ready
 	noRoom      bool          // the scheduler finds no node
 	noService   bool
-	neverReady  bool // new pods do not become Ready
-	stuckScaler bool // the autoscaler does not lower the size
+	neverReady  bool          // new pods do not become Ready
+	stuckScaler bool          // the autoscaler does not lower the size
+	removalLag  time.Duration // from a lower size until the ReplicaSet controller removes a pod
+	surplusAt   time.Time     // since when there are too many pods
 	metric      int32
 	gitOps      time.Duration // period in which a GitOps tool writes the wanted size; 0 is none
 
@@ -253,7 +255,11 @@ func (c *cluster) reconcilePods(now time.Time) {
 	for ; len(active) < int(*c.replicaSet.Spec.Replicas); active = append(active, nil) {
 		c.createPod(now)
 	}
-	if diff := len(active) - int(*c.replicaSet.Spec.Replicas); diff > 0 {
+	diff := len(active) - int(*c.replicaSet.Spec.Replicas)
+	if diff <= 0 || c.surplusAt.IsZero() {
+		c.surplusAt = now
+	}
+	if diff > 0 && now.Sub(c.surplusAt) >= c.removalLag {
 		slices.SortFunc(active, compareForDeletion)
 		for _, p := range active[:diff] {
 			c.terminate(p, now)

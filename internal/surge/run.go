@@ -457,10 +457,11 @@ func (x *surgeRun) remove(ctx context.Context) error {
 		} else {
 			next = x.loweredAt.Add(removalWait)
 			if !now.Before(next) {
-				if !x.record.Target.isScaler() {
+				if !x.record.Target.isScaler() && !x.areOthersReady(pods) {
 					return refuse(ReasonOtherPodRemoved, "the pod was not removed within %s after the size was lowered", removalWait)
 				}
-				x.askForEviction(pods, fmt.Sprintf("the autoscaler has not lowered the size within %s", removalWait))
+				// The controller is slow. Until the pod leaves, its deletion cost protects the successor.
+				x.askForEviction(pods, fmt.Sprintf("the pod was not removed within %s after the size was lowered", removalWait))
 				next = now.Add(ownerInterval)
 			}
 		}
@@ -478,7 +479,8 @@ func (x *surgeRun) remove(ctx context.Context) error {
 
 // askForEviction tells the caller to evict the pod, if as many pods then stay Ready as before the raise.
 func (x *surgeRun) askForEviction(pods []podState, detail string) {
-	if ready := countReadyBeside(pods, x.request.Pod.UID); ready < min(x.readyBefore, int(x.record.To-1)) {
+	if !x.areOthersReady(pods) {
+		ready := countReadyBeside(pods, x.request.Pod.UID)
 		x.report(AwaitingReady, x.successor.name, fmt.Sprintf("%d other pods are Ready, and %d were: %s", ready, x.readyBefore, detail))
 		return
 	}
@@ -486,6 +488,11 @@ func (x *surgeRun) askForEviction(pods []podState, detail string) {
 		x.evictableAt = time.Now()
 	}
 	x.report(Evictable, x.successor.name, detail)
+}
+
+// areOthersReady reports whether as many pods beside the leaving one are Ready as before the raise, or as the owner wants.
+func (x *surgeRun) areOthersReady(pods []podState) bool {
+	return countReadyBeside(pods, x.request.Pod.UID) >= min(x.readyBefore, int(x.record.To-1))
 }
 
 // lowerIfSafe lowers the size if the ReplicaSet controller would then delete exactly the leaving pod. It first looks at
@@ -620,12 +627,13 @@ func (x *surgeRun) checkOwner(ctx context.Context) error {
 	return nil
 }
 
-// awaitDeparture waits until the pod leaves, if the time is over and a successor still starts. If the size was lowered before,
-// the ReplicaSet controller would delete that successor, and the next one would have to start from the beginning. If ctx ends,
-// the drain has stopped to remove the pod, and the wait ends too.
+// awaitDeparture waits until the pod leaves, if the time is over and a successor still starts. If the size was lowered now, the
+// ReplicaSet controller would delete that successor, and the next one would have to start from the beginning. If the size is
+// lowered already, the deletion cost protects the successor until the controller has removed the pod. If ctx ends, the drain has
+// stopped to remove the pod, and the wait ends too.
 func (x *surgeRun) awaitDeparture(ctx context.Context) {
 	until := x.request.earliestEnd()
-	if until.IsZero() || time.Now().Before(until) || !x.raised || x.lowered {
+	if until.IsZero() || time.Now().Before(until) || !x.raised {
 		return
 	}
 	timer := time.NewTimer(departureWait)
@@ -634,7 +642,7 @@ func (x *surgeRun) awaitDeparture(ctx context.Context) {
 		pods, known := x.pods.snapshot()
 		stays := slices.ContainsFunc(pods, func(p podState) bool { return p.uid == x.request.Pod.UID && p.isActive() })
 		starting := slices.ContainsFunc(pods, func(p podState) bool { return !x.before[p.uid] && p.isActive() && p.unschedulable == "" })
-		if !known || !stays || !starting || x.findOtherVictim(pods) == "" {
+		if !known || !stays || !x.lowered && (!starting || x.findOtherVictim(pods) == "") {
 			return
 		}
 		select {

@@ -584,6 +584,35 @@ func TestLateSuccessorIsKeptWhenThePodIsEvicted(t *testing.T) {
 	})
 }
 
+func TestSlowReplicaSetControllerDeletesNoSuccessor(t *testing.T) {
+	for name, tt := range map[string]struct {
+		lag, until time.Duration // until is shortly after the size was lowered
+	}{
+		"very slow":              {lag: removalWait + 5*time.Second},
+		"at the end of the time": {lag: 5 * time.Second, until: 23 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+				c.mu.Lock()
+				c.removalLag = tt.lag
+				c.mu.Unlock()
+				var until time.Time
+				if tt.until > 0 {
+					until = time.Now().Add(tt.until)
+					time.AfterFunc(tt.until+6*time.Second, func() { c.evict(leaving) })
+				}
+				result := c.newProcess(ctx, "n1/1").Run(ctx, c.request(startDecision(), until))
+				check.Is(t, tt.until == 0, result.PodLeft, result)
+				time.Sleep(time.Minute)
+				check.Is(t, "", c.findI11Violation())
+				ready, serving := c.leastCounts()
+				check.Not(t, ready != 1 || serving != 1, "for a time %d pods were ready, and %d ready endpoints", ready, serving)
+				check.Not(t, c.pod("web-1-2") == nil, "the successor was deleted")
+			})
+		})
+	}
+}
+
 func TestEndedDrainAwaitsNoDeparture(t *testing.T) {
 	simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
 		c.mu.Lock()
