@@ -20,7 +20,7 @@ import (
 
 // The files that hold the secrets of a migrated configuration. The pod has to mount a Secret at these paths.
 const (
-	webhookURLFile    = "/etc/slipway/secrets/webhook-url"            //nolint:gosec // a path
+	webhookURLFile    = "/etc/slipway/secrets/webhook-url"
 	webhookTokenFile  = "/etc/slipway/secrets/webhook-token"          //nolint:gosec // a path
 	proxyPasswordFile = "/etc/slipway/secrets/webhook-proxy-password" //nolint:gosec // a path
 )
