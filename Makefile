@@ -22,18 +22,21 @@ BUILD := CGO_ENABLED=0 GOGC=off GOMEMLIMIT=1GiB go build $(FLAGS)
 build: ## Build slipway and slipway-agent into bin/
 	$(BUILD) -ldflags '-s -w' -o bin/ ./cmd/slipway ./cmd/slipway-agent
 
+DEV_BUILD := $(BUILD) -ldflags '-s -w -X github.com/slipway-dev/slipway/dev/controlplane.moduleDir=$(CURDIR)/dev'
+
 .PHONY: slipway-dev
 slipway-dev:
-	@cd dev && $(BUILD) -ldflags '-s -w -X github.com/slipway-dev/slipway/dev/controlplane.moduleDir=$(CURDIR)/dev' \
-		-o ../bin/slipway-dev ./cmd/slipway-dev
+	@cd dev && $(DEV_BUILD) -o ../bin/slipway-dev ./cmd/slipway-dev
 
 .PHONY: build-dev
 build-dev: slipway-dev ## Compile the control plane for development (needed once per Kubernetes version)
 	@bin/slipway-dev build
 
 .PHONY: demo
-demo: build slipway-dev ## Show what Slipway does on a real control plane (KEEP=1 keeps it running; CLOUD=aws|gcp emulates another cloud, CLOUD=openstack uses a real OpenStack)
-	@bin/slipway-dev demo
+# One command in one module compiles each of Slipway's packages once.
+demo: ## Show what Slipway does on a real control plane (KEEP=1 keeps it running; CLOUD=aws|gcp emulates another cloud, CLOUD=openstack uses a real OpenStack)
+	@cd dev && $(DEV_BUILD) -o ../bin/ ./cmd/slipway-dev github.com/slipway-dev/slipway/cmd/slipway github.com/slipway-dev/slipway/cmd/slipway-agent
+	@SLIPWAY_BIN=$(CURDIR)/bin bin/slipway-dev demo
 
 .PHONY: peers
 peers: ## Download third-party programs for the tests, if Debian's packages are available

@@ -127,7 +127,7 @@ func TestKubeconfigWithExecPluginWorks(t *testing.T) {
 	dir := t.TempDir()
 	plugin := filepath.Join(dir, "plugin")
 	credential := `{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1","status":{"token":"t0ken"}}`
-	if err := os.WriteFile(plugin, []byte("#!/bin/sh\necho '"+credential+"'\n"), 0o700); err != nil { //nolint:gosec // the plugin must be executable
+	if err := os.WriteFile(plugin, []byte("#!/bin/sh\necho '"+credential+"'\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	kubeconfig := filepath.Join(dir, "config")

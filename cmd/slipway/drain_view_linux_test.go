@@ -47,7 +47,7 @@ func (e *emulator) resize(width, height int) {
 	e.mu.Lock()
 	e.vt.Resize(width, height)
 	e.mu.Unlock()
-	must.NoError(e.t, unix.IoctlSetWinsize(int(e.shows.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: uint16(height), Col: uint16(width)})) //nolint:gosec // small
+	must.NoError(e.t, unix.IoctlSetWinsize(int(e.shows.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: uint16(height), Col: uint16(width)}))
 }
 
 // text returns the screen without spaces at the ends of lines.

@@ -1,4 +1,4 @@
-// Package demo shows what Slipway does in a minute and a half. It runs a real control plane, an emulated cloud that
+// Package demo shows what Slipway does in about a minute. It runs a real control plane, an emulated cloud that
 // announces the end of machines, and the real agent on each node. It does not trust the agents' reports. Each step is
 // checked against the API server and against a ledger of all pods.
 package demo

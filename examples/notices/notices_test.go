@@ -177,7 +177,7 @@ func TestTencentTerminationBecomesPreempt(t *testing.T) {
 func writeProgram(t *testing.T, name, script string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
-	must.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script), 0o700)) //nolint:gosec // it must be executable
+	must.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script), 0o700))
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	return dir
 }

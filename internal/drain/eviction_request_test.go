@@ -532,7 +532,7 @@ func TestDrainAsksRespondersAndFallsBackInTime(t *testing.T) {
 func TestCancelledDrainWithdrawsEvictionRequests(t *testing.T) {
 	for seed := range 300 {
 		synctest.Test(t, func(t *testing.T) {
-			random := rand.New(rand.NewPCG(uint64(seed), 1)) //nolint:gosec // a test
+			random := rand.New(rand.NewPCG(uint64(seed), 1))
 			randomTime := func(d time.Duration) time.Duration { return time.Duration(random.Int64N(int64(d))) }
 			s := newSim()
 			l := newLifecycleSim(s, map[string]responder{

@@ -250,7 +250,7 @@ func TestConcurrencyLimitFollowsAnswers(t *testing.T) {
 		if got := answer(step.sent, step.took, step.err); got != step.want {
 			t.Fatalf("after answer %d the limit is %d, want %d", i, got, step.want)
 		}
-		check.Not(t, step.err == uncalled && w.failing, "after answer %d the API server counts as failing", i)
+		check.Not(t, errors.Is(step.err, uncalled) && w.failing, "after answer %d the API server counts as failing", i)
 	}
 	for range 20 {
 		answer(7*time.Second, time.Millisecond, nil)

@@ -26,7 +26,7 @@ type podRow struct {
 func groupPods(d *drain.Report, axis axis, limit int) []podRow {
 	pods := slices.Clone(d.Pods)
 	slices.SortStableFunc(pods, comparePods)
-	keys := []func(drain.PodReport) string{func(p drain.PodReport) string { return podKey(p) }}
+	keys := []func(drain.PodReport) string{podKey}
 	for step := axis.span() / 100; step < 4*axis.span(); step *= 2 {
 		keys = append(keys, func(p drain.PodReport) string {
 			return fmt.Sprint(kindOfPod(p), p.Namespace, p.Owner, waitKey(p), startOfRemoval(p).Sub(axis.start)/step, p.EndedAt.Sub(axis.start)/step)

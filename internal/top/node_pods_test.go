@@ -30,7 +30,7 @@ func heapSize() int {
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	return int(m.HeapAlloc) //nolint:gosec // small
+	return int(m.HeapAlloc)
 }
 
 // podsOnNode implements live.PodReader for one node.

@@ -106,7 +106,7 @@ type share struct {
 // that must contain retired expressions: the test of this command, and files about old names of the API.
 func trackedFiles(root string) ([]string, error) {
 	out, err := exec.Command("git", "-C", root, "ls-files", "*.go", "*.md",
-		":(exclude)tools/wordlint/main_test.go", ":(exclude)docs/renamed.md", ":(exclude)*/old_names*.go").Output() //nolint:noctx // ends at once
+		":(exclude)tools/wordlint/main_test.go", ":(exclude)docs/renamed.md", ":(exclude)*/old_names*.go").Output()
 	if err != nil {
 		return nil, fmt.Errorf("git ls-files: %w", err)
 	}

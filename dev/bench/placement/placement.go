@@ -1,10 +1,13 @@
-// Package placement measures internal/placement on one core. It applies every answer to the snapshot and verifies
-// the result. So a fast but wrong answer fails.
-package placement
+// Command placement measures internal/placement on one core, and prints the results as JSON. It applies every answer to
+// the snapshot and verifies the result. So a fast but wrong answer fails.
+//
+// It is a separate program, because it links kube-scheduler, which slipway-dev needs for nothing else.
+package main
 
 import (
-	"context"
+	"encoding/json"
 	"fmt"
+	"os"
 	"runtime"
 	"slices"
 	"time"
@@ -20,14 +23,22 @@ const seed = 1
 const mix = "seed 1; applications of up to 80 replicas, one third each plain, spread over zones or hosts with skew 1, and with " +
 	"affinity or anti-affinity to their own pods; 0.1 to 1 core, 128 MiB to 2 GiB"
 
-// RunBenchmarks runs all measurements, which takes some seconds. During this time it sets GOMAXPROCS to 1.
-func RunBenchmarks(ctx context.Context) ([]result.Result, error) {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+func main() {
+	results, err := runBenchmarks()
+	if err == nil {
+		err = json.NewEncoder(os.Stdout).Encode(results)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "placement:", err)
+		os.Exit(1)
+	}
+}
+
+// runBenchmarks runs all measurements, which takes some seconds.
+func runBenchmarks() ([]result.Result, error) {
+	runtime.GOMAXPROCS(1)
 	var results []result.Result
 	for _, scenario := range []func() ([]result.Result, error){measureUniformVictims, measureUniformPacking, measureDiversePacking, measureDiverseRanking, measureCommands} {
-		if err := ctx.Err(); err != nil {
-			return results, err
-		}
 		measured, err := scenario()
 		if err != nil {
 			return results, err

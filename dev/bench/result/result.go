@@ -79,6 +79,34 @@ func (r Result) MarshalJSON() ([]byte, error) {
 	}{r.Name, r.Value, r.Unit, r.Target.format(r.Unit), r.MeetsTarget(), r.Setup})
 }
 
+// UnmarshalJSON reads what MarshalJSON writes.
+func (r *Result) UnmarshalJSON(raw []byte) error {
+	var read struct {
+		Name, Unit, Target, Setup string
+		Value                     float64
+	}
+	if err := json.Unmarshal(raw, &read); err != nil {
+		return err
+	}
+	*r = Result{Name: read.Name, Value: read.Value, Unit: read.Unit, Setup: read.Setup}
+	if read.Target == "" {
+		return nil
+	}
+	words := strings.Fields(read.Target)
+	if len(words) < 2 {
+		return fmt.Errorf("result %s: target %q: must be a comparison and a number", r.Name, read.Target)
+	}
+	limit, err := strconv.ParseFloat(words[1], 64)
+	if err != nil {
+		return fmt.Errorf("result %s: target %q: %w", r.Name, read.Target, err)
+	}
+	r.Target = AtMost(limit)
+	if words[0] == ">=" {
+		r.Target = AtLeast(limit)
+	}
+	return nil
+}
+
 // MissedTargets lists the names of the results that miss their target.
 func MissedTargets(results []Result) []string {
 	var names []string

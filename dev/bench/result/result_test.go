@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -44,6 +45,21 @@ func testResults() []result.Result {
 		{Name: "notice to cordon", Value: 0.9994, Unit: "s", Target: result.AtMost(1.2), Setup: "50 notices"},
 		{Name: "resident", Value: 17, Unit: "MiB", Target: result.AtMost(16), Setup: "idle"},
 		{Name: "binary", Value: 9158818, Unit: "bytes", Setup: "stripped"},
+	}
+}
+
+func TestJSONKeepsResults(t *testing.T) {
+	want := append(testResults(), result.Result{Name: "speed", Value: 3, Unit: "1/s", Target: result.AtLeast(2.5)})
+	raw, err := json.Marshal(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []result.Result
+	if err := json.Unmarshal(raw, &got); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("read %+v, want %+v", got, want)
 	}
 }
 

@@ -2,9 +2,12 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,12 +20,12 @@ import (
 	"github.com/slipway-dev/slipway/dev/bench/autoscale"
 	"github.com/slipway-dev/slipway/dev/bench/cloudpool"
 	"github.com/slipway-dev/slipway/dev/bench/peers"
-	"github.com/slipway-dev/slipway/dev/bench/placement"
 	"github.com/slipway-dev/slipway/dev/bench/queue"
 	"github.com/slipway-dev/slipway/dev/bench/result"
 	"github.com/slipway-dev/slipway/dev/bench/retirement"
 	"github.com/slipway-dev/slipway/dev/bench/storm"
 	"github.com/slipway-dev/slipway/dev/bench/surge"
+	"github.com/slipway-dev/slipway/dev/controlplane"
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
@@ -61,8 +64,22 @@ var benchGroups = []benchGroup{
 	{"placement", "which nodes can be removed and which instances the pending pods need: time and memory, on one core", benchPlacement},
 }
 
-func benchPlacement(ctx context.Context, _ benchOptions) ([]result.Result, error) {
-	return placement.RunBenchmarks(ctx)
+// benchPlacement runs the program dev/bench/placement, which prints its results.
+func benchPlacement(ctx context.Context, o benchOptions) ([]result.Result, error) {
+	root, err := testbed.RepositoryRoot()
+	if err != nil {
+		return nil, err
+	}
+	args := slices.Concat([]string{"run"}, controlplane.BuildFlags, []string{"./bench/placement"})
+	cmd := exec.CommandContext(ctx, "go", args...) //nolint:gosec // constants
+	cmd.Dir, cmd.Stderr = filepath.Join(root, "dev"), o.progress
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	printed, err := cmd.Output()
+	if err != nil {
+		return nil, err
+	}
+	var results []result.Result
+	return results, json.Unmarshal(printed, &results)
 }
 
 func benchQueue(ctx context.Context, o benchOptions) ([]result.Result, error) {

@@ -136,7 +136,7 @@ func newReporter(t testing.TB, flags ...string) (*Reporter, *observe.Registry) {
 
 func render(r *observe.Registry) string {
 	w := httptest.NewRecorder()
-	r.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	r.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	return w.Body.String()
 }
 
@@ -258,7 +258,7 @@ func TestInstanceIsDescribedWithoutReadableDocument(t *testing.T) {
 func TestProbeFailsIfProcessHangs(t *testing.T) {
 	for _, err := range []error{nil, io.ErrUnexpectedEOF} {
 		w := httptest.NewRecorder()
-		NewProbeHandler(func() error { return err }).ServeHTTP(w, httptest.NewRequest("GET", "/healthz", nil))
+		NewProbeHandler(func() error { return err }).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/healthz", nil))
 		check.Not(t, (w.Code == 200 && w.Body.String() == `{"health":"OK"}`) != (err == nil), "%v: %d %s", err, w.Code, w.Body)
 	}
 }

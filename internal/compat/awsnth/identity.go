@@ -13,7 +13,7 @@ import (
 // NodeMetadata describes the instance. Webhook templates use its fields, so they keep the tool's names. The keys are those
 // of the instance identity document.
 type NodeMetadata struct {
-	AccountId         string `json:"accountId"` //nolint:revive // the name is the tool's
+	AccountId         string `json:"accountId"` // the name is the tool's
 	InstanceID        string `json:"instanceId"`
 	InstanceLifeCycle string `json:"-"`
 	InstanceType      string `json:"instanceType"`

@@ -17,8 +17,8 @@ import (
 // newProgram returns a program with this shell script.
 func newProgram(t *testing.T, script string, timeout time.Duration) program {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "notices; touch oops")                     //nolint:gosec // a shell would run touch
-	must.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\n"+script+"\n"), 0o700)) //nolint:gosec // it must be executable
+	path := filepath.Join(t.TempDir(), "notices; touch oops")
+	must.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\n"+script+"\n"), 0o700))
 	return program{path: path, service: "plugin", timeout: timeout, children: &orphans{}}
 }
 

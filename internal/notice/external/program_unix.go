@@ -26,7 +26,7 @@ func reapGroup(group int) (running bool) {
 	for {
 		pid, err := syscall.Wait4(-group, nil, syscall.WNOHANG, nil)
 		switch {
-		case err == syscall.EINTR: //nolint:errorlint // Wait4 returns a plain Errno
+		case err == syscall.EINTR: // Wait4 returns a plain Errno
 		case err != nil:
 			return false // there is no child
 		case pid == 0:

@@ -3,8 +3,6 @@ package filter
 import (
 	"slices"
 
-	"k8s.io/apimachinery/pkg/labels"
-
 	"github.com/slipway-dev/slipway/internal/placement"
 )
 
@@ -62,7 +60,7 @@ func AdjustCountersForNominatedPod(st *Storage, c *PodClass, nominated *Pod, n *
 	for i := range c.SpreadConstraints {
 		sp := c.SpreadConstraints[i].Counter
 		seen := slices.ContainsFunc(c.SpreadConstraints[:i], func(t SpreadConstraint) bool { return t.Counter == sp })
-		if !seen && l.Namespace == sp.namespace && (nominated.Terminating || sp.selector.Empty()) && sp.selector.Matches(labels.Set(l.Labels)) {
+		if !seen && l.Namespace == sp.namespace && (nominated.Terminating || sp.selector.Empty()) && sp.selector.Matches(l.Labels) {
 			sp.AdjustPodCountIfEligible(n.ID, sign)
 		}
 	}
