@@ -15,6 +15,11 @@ const (
 	// for an overloaded API server.
 	initialConcurrency = 4
 	minConcurrency     = 1
+	// defaultMaxInFlight is more than the 110 pods that a node has by default. If little time is left, all evictions are sent at
+	// once: later ones would compete with the work that the first ones cause, such as new pods.
+	defaultMaxInFlight = 128
+	// maxOtherInFlight limits the requests in flight that remove no pod. They need more memory, and their answers decide no race.
+	maxOtherInFlight = 32
 	// fastResponse is the longest duration of an answer that shows that the API server can take more requests.
 	// slowResponse is the shortest duration that shows overload. A duration between these two shows neither: the API
 	// server may have slept during the eviction because of a conflict.
@@ -24,6 +29,9 @@ const (
 	// server is slow.
 	nearDeadline = 2 * time.Minute
 )
+
+// maxOtherInFlight returns how many requests of one kind that remove no pod may be in flight.
+func (o Options) maxOtherInFlight() int { return min(o.MaxInFlight, maxOtherInFlight) }
 
 // requestTracker counts the evictions of a drain that are in flight. A second one counts the deletions, so that a
 // forced deletion does not wait for evictions that hang or fail.

@@ -99,7 +99,7 @@ type Options struct {
 	// SkipTerminatingAfter skips pods that have been terminating for longer than this after the end of their grace, like
 	// kubectl's --skip-wait-for-delete-timeout. 0 waits for all of them.
 	SkipTerminatingAfter time.Duration
-	// MaxInFlight limits concurrent evictions, and separately concurrent deletions. 0 means 32. The drain uses fewer
+	// MaxInFlight limits concurrent evictions, and separately concurrent deletions. 0 is defaultMaxInFlight. The drain uses fewer
 	// while the API server is slow.
 	MaxInFlight int
 	// OnProgress, if set, is called from the engine's goroutine after every change. It must not block.
@@ -167,7 +167,7 @@ func New(api API, o Options) *Drain {
 		o.Client = defaultClient
 	}
 	if o.MaxInFlight <= 0 {
-		o.MaxInFlight = 32
+		o.MaxInFlight = defaultMaxInFlight
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -183,7 +183,7 @@ func New(api API, o Options) *Drain {
 		deletions:           newRequestTracker(false),
 		lastSentByNamespace: map[string]time.Time{},
 		detachWait:          &detachWait{},
-		conditions:          conditionWrites{semaphore: make(chan struct{}, o.MaxInFlight)},
+		conditions:          conditionWrites{semaphore: make(chan struct{}, o.maxOtherInFlight())},
 		inbox:               newInbox(),
 		limit:               newConcurrencyLimit(o.MaxInFlight),
 		surgingOwners:       map[string]bool{},

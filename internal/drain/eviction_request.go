@@ -278,7 +278,7 @@ func (d *Drain) startEvictionRequests(ctx context.Context) {
 		client: d.options.Client,
 		byPod:  map[string]*evictionRequest{}, existing: map[string]*kubeapi.EvictionRequest{}, watchedNamespaces: map[string]bool{},
 		earlyEvictions: map[string]*kubeapi.Eviction{},
-		semaphore:      make(chan struct{}, d.options.MaxInFlight),
+		semaphore:      make(chan struct{}, d.options.maxOtherInFlight()),
 	}
 	q.ctx, q.stop = context.WithCancel(context.WithoutCancel(ctx))
 	q.createCtx, q.stopCreations = context.WithCancel(q.ctx)

@@ -174,18 +174,19 @@ func TestPDBQueueEmptiesInTime(t *testing.T) {
 }
 
 func TestConcurrencyFollowsAPIServerSpeed(t *testing.T) {
+	const pods = 60
 	for _, c := range []struct {
 		latency     time.Duration
 		least, most int
 		left        time.Duration
 	}{
-		{5 * time.Millisecond, 16, 32, 10 * time.Minute},
+		{5 * time.Millisecond, 16, pods, 10 * time.Minute},
 		{2 * time.Second, 1, initialConcurrency, 10 * time.Minute},
-		{2 * time.Second, 32, 32, nearDeadline / 2}, // near the deadline the limit is ignored
+		{2 * time.Second, pods, pods, nearDeadline / 2}, // near the deadline the limit is ignored
 	} {
 		simulate(t, func(t *testing.T, s *sim) {
 			s.latency = c.latency
-			for i := range 60 {
+			for i := range pods {
 				s.addPod(fmt.Sprint("web-", i), withOwner("ReplicaSet"), withOwnController(i))
 			}
 			runDrainTo(t, s, Drained, Options{TimeLimits: deadlineIn(c.left)})

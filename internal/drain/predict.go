@@ -172,7 +172,7 @@ func describePodsBefore(before int32) string {
 // obstacle stays if evictions of other pods on the node would use up the PDB: a dry run does not count against the PDB.
 func (d *Drain) dryRunAndRecordObstacles(ctx context.Context, now time.Time) {
 	var group sync.WaitGroup
-	slots := make(chan struct{}, d.options.MaxInFlight)
+	slots := make(chan struct{}, d.options.maxOtherInFlight())
 	answers := make(map[*podState]*error)
 	for _, p := range d.dropGoneAndSortRemaining() {
 		if !p.isWaiting() {

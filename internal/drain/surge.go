@@ -187,7 +187,7 @@ func (d *Drain) awaitSurge(ctx context.Context, p *podState, now time.Time) (wai
 		s.phase = surgeUndecided
 	}
 	isOwnerSurging := s.run != nil || d.surgingOwners[s.controller]
-	if s.phase == surgeUndecided && !isOwnerSurging && d.decidingSurges < d.options.MaxInFlight {
+	if s.phase == surgeUndecided && !isOwnerSurging && d.decidingSurges < d.options.maxOtherInFlight() {
 		d.startSurgeDecision(ctx, p, end)
 	}
 	if s.phase == surgeQueued && !isOwnerSurging && len(d.surgingOwners) < maxConcurrentSurges {
@@ -550,7 +550,7 @@ func (d *Drain) predictSurges(ctx context.Context) {
 	if d.options.Surger == nil || d.options.DisableEviction {
 		return
 	}
-	slots := make(chan struct{}, d.options.MaxInFlight)
+	slots := make(chan struct{}, d.options.maxOtherInFlight())
 	for _, p := range d.dropGoneAndSortRemaining() {
 		if !p.isWaiting() || isExemptFromPDBs(&p.pod) || !p.group.IsZero() { // a group goes together
 			continue
