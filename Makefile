@@ -22,7 +22,8 @@ BUILD := CGO_ENABLED=0 GOGC=off GOMEMLIMIT=1GiB go build $(FLAGS)
 build: ## Build slipway and slipway-agent into bin/
 	$(BUILD) -ldflags '-s -w' -o bin/ ./cmd/slipway ./cmd/slipway-agent
 
-DEV_BUILD := $(BUILD) -ldflags '-s -w -X github.com/slipway-dev/slipway/dev/controlplane.moduleDir=$(CURDIR)/dev'
+DEV_BUILD := $(BUILD) -ldflags '-s -w -X github.com/slipway-dev/slipway/dev/controlplane.moduleDir=$(CURDIR)/dev \
+	-X github.com/slipway-dev/slipway/cmd/internal/start.version=devel'
 
 .PHONY: slipway-dev
 slipway-dev:

@@ -203,7 +203,10 @@ func (a *Agent) buildDrainSpec(now time.Time) (spec drainSpec, needed bool) {
 		switch {
 		case h.Decision.Forced:
 			if o.terms.Deadline.IsZero() || due.Before(o.terms.Deadline) {
-				o.terms.Deadline, o.terms.AnnouncedAt = due, h.Seen.latest()
+				o.terms.Deadline, o.terms.AnnouncedAt = due, h.Seen.First
+				if h.Notice.Status == notice.Started { // its last seconds are for the pods, not for their PDBs
+					o.terms.AnnouncedAt = time.Time{}
+				}
 			}
 			continue
 		case h.Phase.isDrained() && !h.Notice.Type.HasDeadline():
@@ -237,14 +240,23 @@ func (a *Agent) drainSurger() drain.Surger {
 	return a.options.Surger
 }
 
+// queueMaxInFlight limits the evictions and the deletions in flight of a drain in the queue mode, where one process drains many
+// nodes with one client.
+const queueMaxInFlight = 32
+
 func (a *Agent) startDrain(ctx context.Context, o drainSpec) {
 	now := time.Now()
 	run := &drainRun{spec: o, done: make(chan struct{}), takesOver: a.mayHaveLeftRequests}
 	a.startThrottle(run, now)
 	var work context.Context
 	work, run.cancel = context.WithCancelCause(ctx)
+	maxInFlight := 0 // the default
+	if a.options.ForAWSQueue {
+		maxInFlight = queueMaxInFlight
+	}
 	run.drain = drain.New(a.options.API, drain.Options{
-		Client: a.drainClient(), Node: a.options.Node, PolicyForPod: o.podPolicy, ShouldDrainPod: o.matchesPod, TimeLimits: o.terms, Volumes: a.options.Volumes, Logger: a.log,
+		MaxInFlight: maxInFlight,
+		Client:      a.drainClient(), Node: a.options.Node, PolicyForPod: o.podPolicy, ShouldDrainPod: o.matchesPod, TimeLimits: o.terms, Volumes: a.options.Volumes, Logger: a.log,
 		GraceSeconds: a.options.GracePeriodSeconds, DisableEviction: a.options.DisableEviction, EvictionRequests: a.options.EvictionRequests,
 		OnProgress: a.newProgressHandler(run), Surger: a.drainSurger(),
 		OnDrained: func(r drain.Report) {
@@ -463,7 +475,7 @@ func (a *Agent) mayDrainSoon(h *noticeState, now time.Time) bool {
 	case !a.mayActOnNotice(h, now), h.keepsNodeEmpty():
 		return true
 	case a.isWaitingForSlot(h, now) && len(a.options.DrainSlots.Holders()) == 0: // the slots are not read yet
-		return h.needsDrain()
+		return h.needsDrain() && h.Phase != Yielded
 	}
 	return a.isDrainDue(h, now)
 }

@@ -104,14 +104,6 @@ type SeenTimes struct {
 	Started time.Time `json:"started,omitzero"`
 }
 
-// latest returns the later of the two times.
-func (s SeenTimes) latest() time.Time {
-	if s.Started.After(s.First) {
-		return s.Started
-	}
-	return s.First
-}
-
 // clampTo replaces each time that is later than now by now. A time is later than now if the clock was set back after
 // the notice was read.
 func (s *SeenTimes) clampTo(now time.Time) {

@@ -206,13 +206,15 @@ func TestStoppedAgentLeavesEvictionRequestsToTheNext(t *testing.T) {
 }
 
 func TestWaitingDrainLeavesNoEvictionRequests(t *testing.T) {
-	for _, waitsFor := range []string{"another tool", "a drain slot"} {
+	for _, waitsFor := range []string{"another tool", "another tool, with drain slots", "a drain slot"} {
 		t.Run(waitsFor, testNodeTest(30*time.Second, func(t *testing.T, m *testNode) {
 			m.reachPhase(t, notice.Redeploy, Draining)
 			m.crashAgent()
 			limit := 0
-			if waitsFor == "a drain slot" {
+			if waitsFor != "another tool" {
 				limit = 1
+			}
+			if waitsFor == "a drain slot" {
 				other := newTestNode(m.cluster, "other", time.Hour)
 				other.startAgent(t, limit, nil)
 				defer other.crashAgent()

@@ -15,9 +15,10 @@ const (
 	// for an overloaded API server.
 	initialConcurrency = 4
 	minConcurrency     = 1
-	// defaultMaxInFlight is more than the 110 pods that a node has by default. If little time is left, all evictions are sent at
-	// once: later ones would compete with the work that the first ones cause, such as new pods.
-	defaultMaxInFlight = 128
+	// defaultMaxInFlight is nearly the 110 pods that a node has by default. If little time is left, all evictions are sent at
+	// once: later ones would compete with the work that the first ones cause, such as new pods. Together with the watches, the
+	// requests fit into the 100 streams that an API server allows on a connection.
+	defaultMaxInFlight = 90
 	// maxOtherInFlight limits the requests in flight that remove no pod. They need more memory, and their answers decide no race.
 	maxOtherInFlight = 32
 	// fastResponse is the longest duration of an answer that shows that the API server can take more requests.
@@ -78,6 +79,9 @@ func (d *Drain) concurrencyLimitForPod(p *podState, method RemovalMethod, now ti
 		return d.limit.max
 	}
 	limit, tracker := d.currentLimit(method, now), d.trackerFor(method)
+	if ns := d.pdbs.namespaces[p.pod.Namespace]; method == Evicted && ns != nil && ns.watching && !ns.known {
+		limit = min(limit, maxOtherInFlight) // its PDBs are being read, and may be one queue
+	}
 	if tracker.inFlightByNamespace[p.pod.Namespace] == 0 {
 		return limit
 	}

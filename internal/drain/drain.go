@@ -59,7 +59,7 @@ type TimeLimits struct {
 	// pods cannot be removed. With a deadline, each pod's grace is capped to the time left. If waiting for a PDB would
 	// cost a pod its time to stop, the pod is deleted, and the report records it (I2).
 	Deadline time.Time
-	// AnnouncedAt is when the notice with this deadline was first read, or had begun. If the drain has got its deadline before,
+	// AnnouncedAt is when the notice with this deadline was first read. If the drain has got its deadline before,
 	// the time until forced deletions is computed anew: blocked pods wait again for their PDBs. Zero is at the start.
 	AnnouncedAt time.Time
 	// Margin is kept free before the deadline, so that the kubelet can report and the API server can receive it.

@@ -82,7 +82,7 @@ func TestPodsWithoutPDBAreEvictedAtOnce(t *testing.T) {
 		s.latency = 50 * time.Millisecond
 		s.addPods(96, "web-%02d")
 		r := runDrainTo(t, s, Drained, Options{TimeLimits: deadlineIn(30 * time.Second)})
-		// The list of pods, one eviction while the PDBs are read, then three batches of MaxInFlight.
+		// The list of pods, evictions while the PDBs are read, then the others.
 		if took := lastEvictionAfter(s, r); took > 300*time.Millisecond {
 			t.Errorf("the last eviction was sent after %s", took)
 		}
@@ -182,7 +182,7 @@ func TestConcurrencyFollowsAPIServerSpeed(t *testing.T) {
 	}{
 		{5 * time.Millisecond, 16, pods, 10 * time.Minute},
 		{2 * time.Second, 1, initialConcurrency, 10 * time.Minute},
-		{2 * time.Second, pods, pods, nearDeadline / 2}, // near the deadline the limit is ignored
+		{2 * time.Second, 32, pods, nearDeadline / 2}, // near the deadline the limit is ignored
 	} {
 		simulate(t, func(t *testing.T, s *sim) {
 			s.latency = c.latency

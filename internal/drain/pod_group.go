@@ -334,7 +334,7 @@ func (d *Drain) startGroupCheck(ctx context.Context, g *groupState, now time.Tim
 	if slices.Contains(pods, g.lastDenied) {
 		pods = []*podState{g.lastDenied}
 	}
-	inFlight := min(len(pods), d.options.MaxInFlight)
+	inFlight := min(len(pods), d.options.maxOtherInFlight())
 	tracker := d.trackerFor(method)
 	tracker.inFlight += inFlight
 	tracker.lastSentAt, g.checking = now, true
@@ -381,7 +381,7 @@ func (d *Drain) sendDryRuns(ctx context.Context, method RemovalMethod, requests 
 		send = d.api.DeletePod
 	}
 	errs := make([]error, len(requests))
-	slots := make(chan struct{}, d.options.MaxInFlight)
+	slots := make(chan struct{}, d.options.maxOtherInFlight())
 	var all sync.WaitGroup
 	for i := range requests {
 		slots <- struct{}{}

@@ -222,7 +222,8 @@ func TestGroupIsCheckedAgainAfterAnEarlierWave(t *testing.T) {
 		var arrival sync.Once
 		s.fault = func(c call) *fault {
 			if c.DryRun { // the first wave gets a pod while the dry runs are in flight
-				arrival.Do(func() { time.AfterFunc(0, func() { s.addPod("web", withStopTime(20*time.Second)) }) })
+				arrival.Do(func() { time.AfterFunc(time.Second, func() { s.addPod("web", withStopTime(20*time.Second)) }) })
+				return &fault{delay: 2 * time.Second}
 			}
 			return nil
 		}

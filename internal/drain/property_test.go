@@ -120,7 +120,7 @@ func drawScenario(t *rapid.T) scenario {
 		changedForced:   rapid.Bool().Draw(t, "changedForced"),
 		changedLimit:    drawSeconds(t, "changedLimit", 1, 15, 60, 600),
 		cancelAt:        drawSeconds(t, "cancelAt", 0, 0, 0, 0, 3, 30),
-		inFlight:        rapid.SampledFrom([]int{1, 2, 32}).Draw(t, "inFlight"),
+		inFlight:        rapid.SampledFrom([]int{1, 2, 32, defaultMaxInFlight}).Draw(t, "inFlight"),
 		disableEviction: rapid.IntRange(0, 9).Draw(t, "disableEviction") == 0,
 		evictAllPods:    rapid.Bool().Draw(t, "allPods"),
 		listLag:         rapid.SampledFrom([]int{0, 0, 1, 5, 1000}).Draw(t, "behind"),
@@ -182,7 +182,7 @@ func drawGroup(t *rapid.T) podOption {
 func drawUrgentScenario(t *rapid.T) scenario {
 	w := scenario{
 		latency:         time.Duration(rapid.SampledFrom([]int{5, 100, 300, 1000}).Draw(t, "latency")) * time.Millisecond,
-		controllerDelay: 10 * time.Millisecond, forced: true, evictAllPods: true, inFlight: 32, margin: 2 * time.Second,
+		controllerDelay: 10 * time.Millisecond, forced: true, evictAllPods: true, inFlight: defaultMaxInFlight, margin: 2 * time.Second,
 		limit: drawSeconds(t, "limit", 30, 60, 120, 300),
 	}
 	for range rapid.IntRange(0, 2).Draw(t, "troubles") {

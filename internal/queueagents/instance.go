@@ -131,6 +131,9 @@ func (c *Controller) reconcile(id string) {
 	}
 	c.applyMessages(i, now)
 	c.readRecords(i, nodes)
+	if c.inbox.KnowsClock() {
+		i.setClockAhead(c.inbox.ClockAhead())
+	}
 	c.dropEndedNotices(i, nodes, now)
 	due, planned, later := i.split(now.Add(-c.inbox.ClockAhead()))
 	for _, n := range nodes {
@@ -144,7 +147,7 @@ func (c *Controller) reconcile(id string) {
 	}
 	c.syncHeartbeats(i, nodes, due)
 	// AWS may announce a scheduled event only once. If the instance registers again, its new Node gets the record.
-	isGone := len(nodes) == 0 && (!i.hadNode || len(later) == 0 && now.Sub(i.missingSince) > c.options.Config.UnknownNodeGrace)
+	isGone := len(nodes) == 0 && (!i.hadNode || len(later) == 0) && now.Sub(i.missingSince) > c.options.Config.UnknownNodeGrace
 	if len(i.messages) == 0 && len(i.ended) == 0 && (len(i.notices) == 0 || isGone) {
 		c.forget(i, nodes)
 	}
@@ -190,7 +193,7 @@ func (i *instance) endedBy(e *queue.Event) []string {
 	for id, n := range i.notices {
 		switch queue.KindOfNotice(id) {
 		case queue.StateChange, queue.SpotInterruption, queue.CapacityReservation:
-			if !n.due.IsZero() && e.Time.After(n.due) {
+			if !n.due.IsZero() && e.Time.After(n.due.Add(-n.ClockAhead)) { // both by the clock of AWS
 				all = append(all, id)
 			}
 		case queue.ASGTerminate, queue.Rebalance: // an instance of a warm pool, or a stopped one, runs again
@@ -294,10 +297,24 @@ func (c *Controller) readRecords(i *instance, nodes []*node) {
 	}
 }
 
+// setClockAhead corrects the times of all notices. Another process may have recorded them, or the clock was set since.
+func (i *instance) setClockAhead(ahead time.Duration) {
+	for _, n := range i.notices {
+		if !n.due.IsZero() {
+			n.due = n.due.Add(ahead - n.ClockAhead)
+		}
+		n.ClockAhead = ahead
+	}
+}
+
 // dropEndedNotices drops the notices that have ended although their instance still has a Node.
 func (c *Controller) dropEndedNotices(i *instance, nodes []*node, now time.Time) {
 	for id, n := range i.notices {
-		if slices.ContainsFunc(nodes, func(node *node) bool { return queue.HasEnded(n.Notice, n.due, readySince(node.Node), now) }) {
+		due := n.due // the clock of a node may be that of AWS, or as wrong as this one: the later time counts
+		if n.ClockAhead < 0 && !due.IsZero() {
+			due = due.Add(-n.ClockAhead)
+		}
+		if slices.ContainsFunc(nodes, func(node *node) bool { return queue.HasEnded(n.Notice, due, readySince(node.Node), now) }) {
 			c.log.Info("the notice has ended: the node is Ready after the interruption was due", "instance", i.id, "id", id, "due", n.due)
 			i.ended[id] = now
 			i.removeNotice(id)

@@ -122,6 +122,11 @@ func (c *Controller) hasLostNode(i *instance, m *message) bool {
 	return m.event.Kind == queue.ASGTerminate && i.hadNode && !c.options.Config.DeleteIfNodeNotFound
 }
 
+// hasHookEnded reports whether the hook of a lost Node cannot wait any more: without a Node no heartbeats are sent.
+func (c *Controller) hasHookEnded(i *instance, m *message) bool {
+	return time.Since(i.missingSince) > m.hookTimeout+c.options.Config.CompletionDelay+c.options.Config.UnknownNodeGrace
+}
+
 // completeHook completes the hook of a message after a delay, and returns true once it is completed.
 func (c *Controller) completeHook(m *message, delay time.Duration, now time.Time) bool {
 	if c.options.DryRun || !c.options.Acknowledges {
@@ -263,10 +268,13 @@ func (c *Controller) deleteMessagesWithoutNode(isFull bool) {
 					continue
 				}
 				for _, m := range i.messages {
-					if isDue(i, m) && (!c.hasLostNode(i, m) || c.completeHook(m, c.options.Config.CompletionDelay, time.Now())) {
+					if isDue(i, m) && (!c.hasLostNode(i, m) || c.hasHookEnded(i, m) || c.completeHook(m, c.options.Config.CompletionDelay, time.Now())) {
 						c.log.Info("a message is of no node of this cluster", "message", m.ID, "kind", m.event.Kind, "instance", i.id, "since", i.missingSince)
 						c.resolve(i, m)
 					}
+				}
+				if isFull && !i.hadNode && len(i.messages) == 0 { // its notices would take the memory
+					c.forget(i, nil)
 				}
 			}
 		})

@@ -74,9 +74,12 @@ func readInstanceName(ctx context.Context, c config.Agent) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("--endpoint: %w", err)
 	}
-	id, _, err := client.Get(ctx, aws.InstanceIDPath)
-	if err != nil {
+	id, found, err := client.Get(ctx, aws.InstanceIDPath)
+	switch {
+	case err != nil:
 		return "", err
+	case !found:
+		return "", fmt.Errorf("the metadata service has no %s: set --resource-name to the instance's ID", aws.InstanceIDPath)
 	}
 	return awsid.InstanceID("aws:///" + strings.TrimSpace(string(id)))
 }

@@ -123,8 +123,10 @@ func (q *Queue) run(ctx context.Context) error {
 		OnUnreadable: func(m queue.Message, err error) {
 			q.createEvent(ctx, messageUnreadable, fmt.Sprintf("message %s of queue %s is left to the redrive policy of the queue: %v", m.ID, q.queue.URL, err))
 		},
-		OnHookRefused: func(err error) { q.createEvent(ctx, hookRefused, "AWS refused the "+err.Error()) },
-		Beat:          q.alive.Beat, OnReceive: func() { q.read.Store(true) },
+		OnHookRefused: func(err error) {
+			q.createEvent(ctx, hookRefused, "check the rights of the role and --aws-queue-region: AWS refused the "+err.Error())
+		},
+		Beat: q.alive.Beat, OnReceive: func() { q.read.Store(true) },
 	})
 	q.agents.Log.Info("handling the queue", "version", start.Version(), "queue", q.queue.URL, "workers", q.queue.Workers, "dryRun", c.DryRun)
 	return controller.Run(ctx)

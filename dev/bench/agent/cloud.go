@@ -287,7 +287,7 @@ func compareClouds(results []result.Result) []result.Result {
 		prefix, name, _ := strings.Cut(r.Name, ": ")
 		base := azure[name]
 		switch name {
-		case cordonName, idleMemoryName, peakMemoryName, idleRequestsName:
+		case cordonName, evictionName, idleMemoryName, peakMemoryName, idleRequestsName:
 			if base > 0 {
 				ratios = append(ratios, result.Result{
 					Name: prefix + ": as a multiple of Azure's, " + name, Value: r.Value / base, Unit: "times", Target: result.AtMost(maxAzureRatio), Setup: r.Setup,

@@ -1,5 +1,5 @@
 // Package storm measures the loss of many machines of a pool within one second. Two hundred released agents run as
-// separate processes on one real control plane. A hundred of them get a notice at the same time. Options.Sizes
+// separate processes on one real control plane. Fifty of them get a notice at the same time. Options.Sizes
 // measures other sizes.
 package storm
 
@@ -142,14 +142,14 @@ func isLoss(r result.Result) bool {
 	return r.Unit == "pods" && !strings.HasPrefix(r.Name, "floor: ") && r.Value > 0
 }
 
-// labelSize adds the size to the names, if several sizes are measured. Only the default size has targets. Larger storms show
-// what the machine carries. In smaller ones, most of the agents' time is the wait for the next poll, which the floor lacks.
+// labelSize adds the size to the names, if several sizes are measured. Larger storms than the default have no targets, because
+// they show what the machine carries. Smaller ones have no target for the time, because the agents do more than the floor.
 func labelSize(results []result.Result, size int, several bool) []result.Result {
 	for i := range results {
 		if several {
 			results[i].Name = fmt.Sprintf("%d notices: %s", size, results[i].Name)
 		}
-		if size != defaultSize {
+		if size > defaultSize || size < defaultSize && results[i].Unit == "times" {
 			results[i].Target = result.Bound{}
 		}
 	}

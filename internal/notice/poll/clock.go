@@ -10,7 +10,13 @@ import (
 const maxClockAhead = 24 * time.Hour
 
 // Clock measures how far this process's clock is ahead of a service's clock. It is safe for concurrent use.
-type Clock struct{ ahead atomic.Int64 } // nanoseconds
+type Clock struct {
+	ahead atomic.Int64 // nanoseconds
+	known atomic.Bool
+}
+
+// IsKnown reports whether the clocks were compared.
+func (c *Clock) IsKnown() bool { return c.known.Load() }
 
 // Ahead returns how far this process's clock is ahead. The result is negative if it is behind. It is 0 for a difference
 // of about 1 s, because the Date header of responses has no fractions. It is also 0 for more than one day ahead.
@@ -26,4 +32,5 @@ func (c *Clock) Update(sent, now, date time.Time) {
 	if known := c.Ahead(); known < least-time.Second || known > most+time.Second {
 		c.ahead.Store(int64(((least + most) / 2).Round(time.Second)))
 	}
+	c.known.Store(true)
 }

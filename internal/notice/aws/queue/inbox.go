@@ -134,6 +134,9 @@ func (b *Inbox) Run(ctx context.Context, handle func(m Message, e Event)) {
 // ClockAhead returns how far this process's clock is ahead of SQS's clock; negative is behind.
 func (b *Inbox) ClockAhead() time.Duration { return b.clock.Ahead() }
 
+// KnowsClock reports whether SQS has told its time.
+func (b *Inbox) KnowsClock() bool { return b.clock.IsKnown() }
+
 // IsFull reports whether so many messages are handled that no more are received. Park makes room.
 func (b *Inbox) IsFull() bool { return b.countInstances() >= maxTracked }
 
@@ -172,7 +175,7 @@ func (b *Inbox) receive(ctx context.Context, wait time.Duration) ([]Message, err
 	for _, m := range out.Messages {
 		read := Message{ID: aws.ToString(m.MessageId), ReceiptHandle: aws.ToString(m.ReceiptHandle), Body: aws.ToString(m.Body), Sent: time.Now()}
 		if ms, err := strconv.ParseInt(m.Attributes[string(types.MessageSystemAttributeNameSentTimestamp)], 10, 64); err == nil {
-			read.Sent = time.UnixMilli(ms)
+			read.Sent = time.UnixMilli(ms).Add(b.clock.Ahead()) // by the clock of this process
 		}
 		read.Receives, _ = strconv.Atoi(m.Attributes[string(types.MessageSystemAttributeNameApproximateReceiveCount)]) // 0 is unknown
 		all = append(all, read)
@@ -321,12 +324,12 @@ func (b *Inbox) release(ctx context.Context) {
 		run(b.changeVisibility, batch)
 	}
 	group.Wait()
-	log := b.options.Log.With("queue", b.options.Config.URL, "messages", len(changed))
+	log := b.options.Log.With("queue", b.options.Config.URL)
 	if ctx.Err() != nil {
 		log.Warn("stopped before SQS has made all messages visible; the others stay hidden for a while", "atMost", b.options.Config.Visibility.String())
 		return
 	}
-	log.Info("stopped receiving messages; those that are not handled are visible again")
+	log.Info("stopped receiving messages; those that are not handled become visible again, at once if SQS has accepted it")
 }
 
 // writeRequest is one entry of a batch.
