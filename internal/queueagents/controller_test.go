@@ -122,31 +122,52 @@ func TestKillsLoseNoMessageAndRepeatNoDrain(t *testing.T) {
 }
 
 func TestMessageOfNoNodeIsDeletedAfterTheGrace(t *testing.T) {
+	for _, ahead := range []time.Duration{0, time.Hour, -time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			w.clockAhead = ahead
+			w.send(spot("i-0a"))
+			w.send(spot("i-0b"))
+			defer w.start()()
+			time.Sleep(time.Minute)
+			w.mu.Lock()
+			watch := w.watch
+			w.watch = nil // the watch is behind
+			w.mu.Unlock()
+			w.addNode("b", "i-0b")
+			time.Sleep(8 * time.Minute)
+			if w.countMessages() != 2 {
+				t.Fatalf("clock %v ahead: %d messages before the grace has passed", ahead, w.countMessages())
+			}
+			await(t, "the message of no node is left", 2*time.Minute, func() bool { return w.countMessages() == 1 })
+			time.Sleep(time.Minute)
+			if w.countMessages() != 1 {
+				t.Fatal("deleted the message of a node that the watch does not show yet")
+			}
+			w.mu.Lock()
+			w.watch = watch
+			w.mu.Unlock()
+			w.addNode("b", "i-0b")
+			await(t, "the late node is not drained", time.Minute, func() bool { return w.drainsOf("b") == 1 && w.countMessages() == 0 })
+		})
+	}
+}
+
+func TestLateNodeIsDrainedAfterItsMessageIsDeleted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
+		w.config.DeleteIfNodeNotFound = true
 		w.send(spot("i-0a"))
-		w.send(spot("i-0b"))
 		defer w.start()()
-		time.Sleep(time.Minute)
-		w.mu.Lock()
-		watch := w.watch
-		w.watch = nil // the watch is behind
-		w.mu.Unlock()
-		w.addNode("b", "i-0b")
-		time.Sleep(8 * time.Minute)
-		if w.countMessages() != 2 {
-			t.Fatalf("%d messages before the grace has passed", w.countMessages())
+		time.Sleep(20 * time.Second)
+		if w.countMessages() != 0 {
+			t.Fatalf("%d messages are left without a node", w.countMessages())
 		}
-		await(t, "the message of no node is left", 2*time.Minute, func() bool { return w.countMessages() == 1 })
-		time.Sleep(time.Minute)
-		if w.countMessages() != 1 {
-			t.Fatal("deleted the message of a node that the watch does not show yet")
-		}
-		w.mu.Lock()
-		w.watch = watch
-		w.mu.Unlock()
-		w.addNode("b", "i-0b")
-		await(t, "the late node is not drained", time.Minute, func() bool { return w.drainsOf("b") == 1 && w.countMessages() == 0 })
+		w.addNode("a", "i-0a")
+		w.setNode("a", func(n *kubeapi.Node) { n.Status.Conditions[0].LastTransitionTime = time.Now() })
+		await(t, "the late node is not drained", 10*time.Second, func() bool {
+			return w.drainsOf("a") == 1 && w.phaseOf("a", string(queue.SpotInterruption)) == "drained"
+		})
 	})
 }
 
@@ -375,20 +396,84 @@ func TestNodeWithoutProviderIDIsFoundByDNSName(t *testing.T) {
 }
 
 func TestInstanceThatRunsAgainIsRestored(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.addNode("a", "i-0a")
-		w.send(stateChange("i-0a", "stopping"))
-		kill := w.start()
-		defer func() { kill() }()
-		await(t, "the message is left", time.Minute, func() bool { return w.countMessages() == 0 })
-		time.Sleep(time.Minute)
-		old := stateChange("i-0a", "stopped") // delivered late
-		time.Sleep(time.Minute)
-		w.send(stateChange("i-0a", "running"))
-		w.send(old)
-		await(t, "the node is not restored", time.Minute, func() bool { return w.phaseOf("a", string(queue.StateChange)) == "" && w.countMessages() == 0 })
-	})
+	for _, ahead := range []time.Duration{0, 10 * time.Minute, -10 * time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			w.clockAhead = ahead
+			w.addNode("a", "i-0a")
+			w.send(stateChange("i-0a", "stopping"))
+			kill := w.start()
+			defer func() { kill() }()
+			await(t, "the message is left", time.Minute, func() bool { return w.countMessages() == 0 })
+			time.Sleep(time.Minute)
+			old := stateChange("i-0a", "stopped") // delivered late
+			time.Sleep(time.Minute)
+			w.send(stateChange("i-0a", "running"))
+			w.send(old)
+			await(t, fmt.Sprintf("the node is not restored by a clock that is %v ahead", ahead), time.Minute, func() bool {
+				return w.phaseOf("a", string(queue.StateChange)) == "" && w.countMessages() == 0
+			})
+		})
+	}
+}
+
+func TestWrongClockEndsNoNotice(t *testing.T) {
+	for _, ahead := range []time.Duration{-10 * time.Minute, 10 * time.Minute} {
+		for _, nodeAhead := range []time.Duration{0, ahead} { // the node has the clock of AWS, or that of the process
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.clockAhead = ahead
+				w.addNode("a", "i-0a")
+				w.setNode("a", func(n *kubeapi.Node) { n.Status.Conditions[0].LastTransitionTime = time.Now().Add(nodeAhead - ahead) })
+				launched := stateChange("i-0a", "running") // delivered late
+				time.Sleep(4 * time.Minute)
+				w.send(spot("i-0a"))
+				defer w.start()()
+				await(t, "the message is left", time.Minute, func() bool { return w.countMessages() == 0 })
+				w.send(launched)
+				await(t, "the late message is left", time.Minute, func() bool { return w.countMessages() == 0 })
+				time.Sleep(10 * time.Second)
+				if phase := w.phaseOf("a", string(queue.SpotInterruption)); w.drainsOf("a") != 1 || phase != "drained" {
+					t.Errorf("clock %v ahead, clock of the node %v ahead: %d drains, phase %q", ahead, nodeAhead, w.drainsOf("a"), phase)
+				}
+			})
+		}
+	}
+}
+
+func TestClockOfEarlierProcessIsCorrected(t *testing.T) {
+	for _, ahead := range []time.Duration{-10 * time.Minute, 10 * time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			w.clockAhead, w.drainTime = ahead, 30*time.Second
+			w.addNode("a", "i-0a")
+			w.send(spot("i-0a"))
+			kill := w.start()
+			await(t, "the node is not drained", time.Minute, func() bool { return w.drainsOf("a") == 1 })
+			kill()
+			recorded := w.clockAheadOf("a")
+			w.clockAhead = 0 // the next process runs elsewhere
+			defer w.start()()
+			await(t, "the drain does not end", time.Minute, func() bool { return w.phaseOf("a", string(queue.SpotInterruption)) == "drained" })
+			if now := w.clockAheadOf("a"); (recorded-ahead).Abs() > 2*time.Second || now != 0 {
+				t.Errorf("clock %v ahead: the first process has recorded %v, the second %v", ahead, recorded, now)
+			}
+			// If the clock of the first process was ahead, the interruption was due 8 minutes ago. Otherwise it is due in 12 minutes.
+			w.setNode("a", func(n *kubeapi.Node) { n.Status.Conditions[0].LastTransitionTime = time.Now() })
+			time.Sleep(10 * time.Second)
+			if isRestored := w.phaseOf("a", string(queue.SpotInterruption)) == ""; isRestored != (ahead > 0) {
+				t.Errorf("clock %v ahead: the rebooted node is restored: %v", ahead, isRestored)
+			}
+		})
+	}
+}
+
+// clockAheadOf returns how far the process's clock is ahead, as the only record of a node says.
+func (w *world) clockAheadOf(node string) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	reports, _ := report.ReadReports(w.nodes[node].Annotations)
+	return reports[0].ClockAhead
 }
 
 func TestStartOfAnInstanceNeedsNoNode(t *testing.T) {
@@ -621,6 +706,28 @@ func TestHookOfDeletedNodeIsCompleted(t *testing.T) {
 		if w.waitingHooks() != 1 {
 			t.Errorf("%d hooks wait, want the one of the instance that had no node", w.waitingHooks())
 		}
+	})
+}
+
+func TestHookOfDeletedNodeAndGroupIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.drainTime = time.Hour
+		w.config.CompletionDelay = time.Minute
+		w.addNode("a", "i-0a")
+		w.send(w.hook("i-0a", "TERMINATING", "token"))
+		defer w.start()()
+		await(t, "the node is not drained", time.Minute, func() bool { return w.drainsOf("a") == 1 })
+		w.fail("complete", &smithy.GenericAPIError{Code: "ValidationError", Message: "AutoScalingGroup name not found - AutoScalingGroup workers not found"})
+		w.deleteNode("a")
+		time.Sleep(12*time.Minute + 50*time.Second) // the grace is 10 minutes, and the timeout of the hook 2 minutes
+		w.mu.Lock()
+		refused := w.refused
+		w.mu.Unlock()
+		if w.countMessages() != 1 || refused == 0 {
+			t.Errorf("%d messages and %d refused completions while the hook may wait", w.countMessages(), refused)
+		}
+		await(t, "the message is left", 30*time.Second, func() bool { return w.countMessages() == 0 })
 	})
 }
 

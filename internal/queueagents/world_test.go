@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/http"
+	"regexp"
 	"slices"
 	"strconv"
 	"sync"
@@ -15,11 +17,14 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	awsmiddleware "github.com/aws/aws-sdk-go-v2/aws/middleware"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	astypes "github.com/aws/aws-sdk-go-v2/service/autoscaling/types"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/aws/smithy-go"
+	"github.com/aws/smithy-go/middleware"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
 
 	"github.com/slipway-dev/slipway/internal/agent"
 	"github.com/slipway-dev/slipway/internal/cordon"
@@ -38,6 +43,8 @@ type world struct {
 	policy agent.NoticePolicy
 	// drainTime is how long each drain takes.
 	drainTime time.Duration
+	// clockAhead is how far the clock of the process is ahead of the clock of AWS. It may change while no process runs.
+	clockAhead time.Duration
 
 	mu       sync.Mutex
 	process  int // the running one; an older one changes nothing any more
@@ -185,9 +192,21 @@ func (w *world) deleteNode(name string) {
 	}
 }
 
+// eventTime matches the time of an event.
+var eventTime = regexp.MustCompile(`"([tT])ime":"([^"]*)"`)
+
+// send sends a message. It converts the time of the event from the clock of the process to the clock of AWS.
 func (w *world) send(body string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	body = eventTime.ReplaceAllStringFunc(body, func(text string) string {
+		match := eventTime.FindStringSubmatch(text)
+		at, err := time.Parse(time.RFC3339, match[2])
+		if err != nil {
+			w.t.Error(err)
+		}
+		return fmt.Sprintf(`"%sime":%q`, match[1], at.Add(-w.clockAhead).Format(time.RFC3339))
+	})
 	w.sent++
 	id := fmt.Sprintf("message-%d", w.sent)
 	w.messages[id] = &queued{id: id, body: body, sent: time.Now(), visibleAt: time.Now()}
@@ -254,6 +273,17 @@ type fakeAWS struct {
 	process int
 }
 
+// newMetadata returns the metadata of a response that AWS sends now.
+func (f *fakeAWS) newMetadata(ctx context.Context) middleware.Metadata {
+	date := time.Now().Add(-f.w.clockAhead).UTC().Format(http.TimeFormat)
+	_, metadata, _ := awsmiddleware.RecordResponseTiming{}.HandleDeserialize(ctx, middleware.DeserializeInput{}, middleware.DeserializeHandlerFunc(
+		func(context.Context, middleware.DeserializeInput) (out middleware.DeserializeOutput, _ middleware.Metadata, _ error) {
+			out.RawResponse = &smithyhttp.Response{Response: &http.Response{Header: http.Header{"Date": {date}}}}
+			return out, middleware.Metadata{}, nil
+		}))
+	return metadata
+}
+
 func (f *fakeAWS) ReceiveMessage(ctx context.Context, in *sqs.ReceiveMessageInput, _ ...func(*sqs.Options)) (*sqs.ReceiveMessageOutput, error) {
 	for end := time.Now().Add(time.Duration(in.WaitTimeSeconds) * time.Second); ; {
 		err := f.w.begin(f.process, "receive")
@@ -265,7 +295,7 @@ func (f *fakeAWS) ReceiveMessage(ctx context.Context, in *sqs.ReceiveMessageInpu
 				m.visibleAt = time.Now().Add(time.Duration(in.VisibilityTimeout) * time.Second)
 				out.Messages = append(out.Messages, types.Message{
 					MessageId: aws.String(m.id), ReceiptHandle: aws.String(m.handle), Body: aws.String(m.body),
-					Attributes: map[string]string{"SentTimestamp": strconv.FormatInt(m.sent.UnixMilli(), 10), "ApproximateReceiveCount": strconv.Itoa(m.receives)},
+					Attributes: map[string]string{"SentTimestamp": strconv.FormatInt(m.sent.Add(-f.w.clockAhead).UnixMilli(), 10), "ApproximateReceiveCount": strconv.Itoa(m.receives)},
 				})
 			}
 		}
@@ -274,6 +304,7 @@ func (f *fakeAWS) ReceiveMessage(ctx context.Context, in *sqs.ReceiveMessageInpu
 		case err != nil:
 			return nil, err // the messages are hidden, and the answer is lost
 		case len(out.Messages) > 0 || time.Now().After(end):
+			out.ResultMetadata = f.newMetadata(ctx)
 			return &out, nil
 		}
 		select {
