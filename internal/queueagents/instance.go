@@ -35,7 +35,7 @@ type instanceNotice struct {
 	notice.Notice
 
 	due time.Time // when the interruption is due; zero is unknown
-	// announced is the time of the event, or else when it was first read.
+	// announced is the time of the event by the clock of AWS, or else when it was first read.
 	announced time.Time
 	// changedAt is the time of the event that says when the interruption is due. Events come in any order.
 	changedAt time.Time
@@ -232,7 +232,7 @@ func (c *Controller) applyInterruption(i *instance, m *message, now time.Time) {
 	if known == nil || hasMoved {
 		known = &instanceNotice{Notice: e.NewNotice(i.id, c.hooks.DrainTime(m.hookTimeout)), changedAt: e.Time, announced: e.Time}
 		if known.announced.IsZero() {
-			known.announced = now
+			known.announced = now.Add(-c.inbox.ClockAhead())
 		}
 		known.ClockAhead = c.inbox.ClockAhead()
 		if e.Kind == queue.ASGTerminate && !c.hooks.KeepsWaiting() && !e.Time.IsZero() {
@@ -280,7 +280,7 @@ func (c *Controller) readRecords(i *instance, nodes []*node) {
 			if r.Type.HasDeadline() && !r.NotBefore.IsZero() {
 				r.Deadline = r.NotBefore.Add(r.ClockAhead) // the deadline of a started notice is its first read
 			}
-			announced := r.Seen
+			announced := r.Seen.Add(-r.ClockAhead)
 			if r.Type == notice.Rebalance && !r.NotBefore.IsZero() {
 				announced = r.NotBefore
 			}
@@ -316,7 +316,7 @@ func (c *Controller) dropEndedNotices(i *instance, nodes []*node, now time.Time)
 		}
 		if slices.ContainsFunc(nodes, func(node *node) bool { return queue.HasEnded(n.Notice, due, readySince(node.Node), now) }) {
 			c.log.Info("the notice has ended: the node is Ready after the interruption was due", "instance", i.id, "id", id, "due", n.due)
-			i.ended[id] = now
+			i.ended[id] = now.Add(-c.inbox.ClockAhead()) // compared with times of AWS
 			i.removeNotice(id)
 		}
 	}
