@@ -135,7 +135,7 @@ func (c *Controller) reconcile(id string) {
 		i.setClockAhead(c.inbox.ClockAhead())
 	}
 	c.dropEndedNotices(i, nodes, now)
-	due, planned, later := i.split(now.Add(-c.inbox.ClockAhead()))
+	due, planned, later := i.split(c.toClockOfAWS(now))
 	for _, n := range nodes {
 		c.syncAgent(i, n, due, planned)
 		c.syncPlanned(n, i, later, now)
@@ -152,6 +152,9 @@ func (c *Controller) reconcile(id string) {
 		c.forget(i, nodes)
 	}
 }
+
+// toClockOfAWS returns a time of this process by the clock of AWS, which the times of events have.
+func (c *Controller) toClockOfAWS(t time.Time) time.Time { return t.Add(-c.inbox.ClockAhead()) }
 
 func (c *Controller) forget(i *instance, nodes []*node) {
 	for _, n := range i.notices {
@@ -232,7 +235,7 @@ func (c *Controller) applyInterruption(i *instance, m *message, now time.Time) {
 	if known == nil || hasMoved {
 		known = &instanceNotice{Notice: e.NewNotice(i.id, c.hooks.DrainTime(m.hookTimeout)), changedAt: e.Time, announced: e.Time}
 		if known.announced.IsZero() {
-			known.announced = now.Add(-c.inbox.ClockAhead())
+			known.announced = c.toClockOfAWS(now)
 		}
 		known.ClockAhead = c.inbox.ClockAhead()
 		if e.Kind == queue.ASGTerminate && !c.hooks.KeepsWaiting() && !e.Time.IsZero() {
@@ -316,7 +319,7 @@ func (c *Controller) dropEndedNotices(i *instance, nodes []*node, now time.Time)
 		}
 		if slices.ContainsFunc(nodes, func(node *node) bool { return queue.HasEnded(n.Notice, due, readySince(node.Node), now) }) {
 			c.log.Info("the notice has ended: the node is Ready after the interruption was due", "instance", i.id, "id", id, "due", n.due)
-			i.ended[id] = now.Add(-c.inbox.ClockAhead()) // compared with times of AWS
+			i.ended[id] = c.toClockOfAWS(now) // compared with times of AWS
 			i.removeNotice(id)
 		}
 	}

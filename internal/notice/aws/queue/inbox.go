@@ -240,20 +240,21 @@ func (b *Inbox) wakeWriter() {
 
 // Delete deletes a handled message from the queue. It retries until SQS has deleted the message.
 func (b *Inbox) Delete(messageID string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if t := b.tracked[messageID]; t != nil {
-		t.isHandled, t.nextTry = true, time.Time{}
-		b.wakeWriter()
-	}
+	b.writeNow(messageID, func(t *trackedMessage) { t.isHandled = true })
 }
 
 // Park puts a message back into the queue for a while, at most Config.ParkedVisibility. SQS then delivers it again.
 func (b *Inbox) Park(messageID string) {
+	b.writeNow(messageID, func(t *trackedMessage) { t.isParked = true })
+}
+
+// writeNow changes a tracked message, and sends the request for it at once. It ignores a message that is not tracked.
+func (b *Inbox) writeNow(messageID string, change func(*trackedMessage)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if t := b.tracked[messageID]; t != nil {
-		t.isParked, t.nextTry = true, time.Time{}
+		change(t)
+		t.nextTry = time.Time{}
 		b.wakeWriter()
 	}
 }
