@@ -240,9 +240,14 @@ func (a *Agent) drainSurger() drain.Surger {
 	return a.options.Surger
 }
 
-// queueMaxInFlight limits the evictions and the deletions in flight of a drain in the queue mode, where one process drains many
-// nodes with one client.
-const queueMaxInFlight = 32
+// maxInFlight limits the evictions and the deletions in flight of a drain. 0 is the default of drain.Options. In the queue mode
+// it is lower, because one process drains many nodes with one client.
+func (a *Agent) maxInFlight() int {
+	if a.options.ForAWSQueue {
+		return 32
+	}
+	return 0
+}
 
 func (a *Agent) startDrain(ctx context.Context, o drainSpec) {
 	now := time.Now()
@@ -250,13 +255,8 @@ func (a *Agent) startDrain(ctx context.Context, o drainSpec) {
 	a.startThrottle(run, now)
 	var work context.Context
 	work, run.cancel = context.WithCancelCause(ctx)
-	maxInFlight := 0 // the default
-	if a.options.ForAWSQueue {
-		maxInFlight = queueMaxInFlight
-	}
 	run.drain = drain.New(a.options.API, drain.Options{
-		MaxInFlight: maxInFlight,
-		Client:      a.drainClient(), Node: a.options.Node, PolicyForPod: o.podPolicy, ShouldDrainPod: o.matchesPod, TimeLimits: o.terms, Volumes: a.options.Volumes, Logger: a.log,
+		MaxInFlight: a.maxInFlight(), Client: a.drainClient(), Node: a.options.Node, PolicyForPod: o.podPolicy, ShouldDrainPod: o.matchesPod, TimeLimits: o.terms, Volumes: a.options.Volumes, Logger: a.log,
 		GraceSeconds: a.options.GracePeriodSeconds, DisableEviction: a.options.DisableEviction, EvictionRequests: a.options.EvictionRequests,
 		OnProgress: a.newProgressHandler(run), Surger: a.drainSurger(),
 		OnDrained: func(r drain.Report) {
