@@ -136,8 +136,7 @@ func measureSizes(ctx context.Context, o Options, measure func(context.Context, 
 	return all, nil
 }
 
-// isLoss reports whether a result counts lost pods, and is not zero. A machine that ends before its approval is no loss if its
-// pods have finished.
+// isLoss reports whether a result counts lost pods, and is not zero. Machines that end before their approval do not count.
 func isLoss(r result.Result) bool {
 	return r.Unit == "pods" && !strings.HasPrefix(r.Name, "floor: ") && r.Value > 0
 }
