@@ -99,6 +99,7 @@ type simPod struct {
 	endedAt        time.Time
 	terminatedAt   time.Time // time of SIGTERM
 	givenGrace     time.Duration
+	deletedByOther bool // a request of another client deleted it
 	timers         []*time.Timer
 	killTimer      *time.Timer
 }

@@ -153,6 +153,7 @@ func (f *fakeSurger) removePod(p kubeapi.Pod) {
 	f.s.mu.Lock()
 	defer f.s.mu.Unlock()
 	if was := f.s.pods[p.UID]; was != nil && !was.gone {
+		was.deletedByOther = true
 		_, _ = f.s.deletePod(was, kubeapi.PodRemoval{UID: p.UID})
 	}
 }
