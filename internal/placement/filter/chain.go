@@ -104,5 +104,5 @@ func (h *Chain) IsPlaceable(c *PodClass) bool {
 // HasRoomOn runs the filters that can only get worse when a node gains pods: the filters on the node object, resources
 // and ports.
 func (c *PodClass) HasRoomOn(n *Node) bool {
-	return !n.RemovedByPlan && n.Present && c.Filter.cachedVerdictOn(n) == admitted && c.fitsResourcesAndPodLimit(n) && c.areHostPortsFree(n)
+	return !n.RemovedByPlan && !n.ClosedByPlan && n.Present && c.Filter.cachedVerdictOn(n) == admitted && c.fitsResourcesAndPodLimit(n) && c.areHostPortsFree(n)
 }

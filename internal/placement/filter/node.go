@@ -19,6 +19,7 @@ type Node struct {
 	Object        *corev1.Node // reduced to what is read: metadata, taints, unschedulable, readiness
 	Present       bool         // false for an unused slot
 	RemovedByPlan bool         // a plan has removed it
+	ClosedByPlan  bool         // a plan places no pods on it
 
 	Allocatable   []int64 // by resource
 	Used          []int64
@@ -102,7 +103,7 @@ func (n *Node) AdjustUsage(p *Pod, sign int64) {
 
 // CanReceivePods reports whether pods can be placed on the node.
 func (n *Node) CanReceivePods() bool {
-	return n.Present && !n.RemovedByPlan && n.APIServerPods == 0 && n.Facts.CanReceivePods()
+	return n.Present && !n.RemovedByPlan && !n.ClosedByPlan && n.APIServerPods == 0 && n.Facts.CanReceivePods()
 }
 
 // Availability reports whether a node counts as serving its group, and whether it is being removed.

@@ -67,6 +67,10 @@ func (f Fork) revertChange(c change) {
 		n.SwapPods(c.pod, c.index)
 	case nodeRemoved:
 		f.setRemovedByPlan(s.Nodes.slots[c.node], false)
+	case nodeClosed:
+		f.setClosedByPlan(s.Nodes.slots[c.node], false)
+	case nodeOpened:
+		f.setClosedByPlan(s.Nodes.slots[c.node], true)
 	case nodeAdded:
 		s.removeNode(s.Nodes.slots[c.node])
 	case bitCleared:
@@ -106,6 +110,26 @@ func (f Fork) setRemovedByPlan(n *filter.Node, removed bool) {
 	}
 	n.RemovedByPlan = removed
 	f.s.Search.markChangedUnlessPlanning(n.ID)
+}
+
+// CloseNode makes a node take no more pods. Its pods stay. It does nothing if the node is unknown or removed.
+func (f Fork) CloseNode(nodeName string) { f.changeClosed(nodeName, true, nodeClosed) }
+
+// OpenNode reverses CloseNode.
+func (f Fork) OpenNode(nodeName string) { f.changeClosed(nodeName, false, nodeOpened) }
+
+func (f Fork) changeClosed(nodeName string, closed bool, kind changeKind) {
+	n, err := f.s.Nodes.FindUnlessRemoved(nodeName)
+	if err != nil || n.ClosedByPlan == closed {
+		return
+	}
+	f.setClosedByPlan(n, closed)
+	f.s.journal.addChange(change{kind: kind, node: n.ID})
+}
+
+func (f Fork) setClosedByPlan(n *filter.Node, closed bool) {
+	n.ClosedByPlan = closed
+	f.s.Search.discardOrder()
 }
 
 // PlacePod places a pod that is on no node. The pod counts as recreated: it uses the requests of its specification.

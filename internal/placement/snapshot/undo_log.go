@@ -32,6 +32,8 @@ const (
 	podDetached                    // pod was removed from node, where it had the index
 	nodeRemoved                    // node was removed
 	nodeAdded                      // node was added
+	nodeClosed                     // node takes no more pods
+	nodeOpened                     // node takes pods again
 	bitCleared                     // a bit in the bitmap of class was cleared
 	bitmapReset                    // the bitmap of class was reset
 	wordComputed                   // one word in the bitmap of class was computed

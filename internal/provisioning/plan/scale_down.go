@@ -318,6 +318,7 @@ func (f *scaleDown) findRetirementCandidates(g *Group, rule *underutilizedRule, 
 			return nil, err
 		}
 	}
+	f.forStartingNodes(f.fork.CloseNode)
 	f.checkPodsFitElsewhere(g, free)
 	var due []*NodeDecision
 	for _, d := range free {
@@ -329,6 +330,19 @@ func (f *scaleDown) findRetirementCandidates(g *Group, rule *underutilizedRule, 
 		return nil, nil
 	}
 	return f.selectRetirableTogether(g, due)
+}
+
+// forStartingNodes calls change for each Node that still counts as provisioning. In the fork, such a Node takes pending pods
+// as if it had started. It must be closed for the pods of retired nodes. They run now, and would wait until it has started.
+func (f *scaleDown) forStartingNodes(change func(nodeName string)) {
+	for i := range f.Groups {
+		g := &f.Groups[i]
+		for j := range g.Nodes {
+			if n := g.Nodes[j].Object; g.IsProvisioning(n, f.Now) {
+				change(n.Name)
+			}
+		}
+	}
 }
 
 // checkPodsFitElsewhere adds a reason to each node with pods that fit nowhere else.
@@ -464,8 +478,8 @@ func (v candidate) retirementRank() int {
 }
 
 // applyConfirmedCandidates retires the candidates if all their pods fit on existing nodes and no further instance has
-// to be launched. Free capacity of an instance without a Node does not count. It was launched for other pods, which
-// would then have no node.
+// to be launched. Free capacity of a provisioning instance does not count. It was launched for other pods, which would
+// then have no node.
 func (f *scaleDown) applyConfirmedCandidates(g *Group, candidates []candidate) error {
 	for len(candidates) > 0 {
 		after, err := f.findWorstDecision(g, candidates)
@@ -546,10 +560,12 @@ func (f *scaleDown) decideWithoutCandidates(g *Group, candidates []candidate, ar
 			}
 		}
 	}
+	f.forStartingNodes(f.fork.CloseNode)
 	left, err := arrange(pods)
 	if err != nil {
 		return nil, err
 	}
+	f.forStartingNodes(f.fork.OpenNode)
 	d, err := f.planLaunches(append(slices.Clone(f.pendingPods), left...), f.removedNodes, f.removedGroups...)
 	if err != nil {
 		return nil, err

@@ -34,6 +34,11 @@ func withPassedCooldown(n *corev1.Node) {
 	n.Annotations = map[string]string{UnderutilizedSinceAnnotation: start.Add(-10 * time.Minute).Format(time.RFC3339)}
 }
 
+// notReadyYet makes a node one that has just joined.
+func notReadyYet(n *corev1.Node) {
+	n.CreationTimestamp, n.Status.Conditions[0].Status = metav1.NewTime(start), corev1.ConditionFalse
+}
+
 func newWebNode(name string, change ...func(*corev1.Node)) *corev1.Node {
 	return newNode("web", name, machineResources("4", "16Gi"), change...)
 }
@@ -112,6 +117,16 @@ func TestUnderutilizedNodeIsRetiredAfterTheCooldown(t *testing.T) {
 			},
 			rule: map[string]string{"a": NoPlace},
 		},
+		"a starting node is no place yet": {
+			nodes: []*corev1.Node{newWebNode("a", withPassedCooldown), newWebNode("b", notReadyYet)},
+			pods:  []*corev1.Pod{newPod("x", "a", "500m", "1Gi")},
+			rule:  map[string]string{"a": NoPlace, "b": Arriving},
+		},
+		"a starting node takes a pending pod": {
+			nodes: []*corev1.Node{newWebNode("a", withPassedCooldown), newWebNode("b", notReadyYet), newWebNode("c")},
+			pods:  []*corev1.Pod{newPod("x", "a", "500m", "1Gi"), newPod("y", "c", "3", "1Gi"), newPod("z", "", "3600m", "1Gi")},
+			want:  leaves("a"), rule: map[string]string{"b": Arriving},
+		},
 		"one pod may need the provisioning instance": { // pod x takes the only room for pod y
 			nodes: []*corev1.Node{newWebNode("a", withPassedCooldown), newWebNode("b"), newWebNode("c")},
 			pods: []*corev1.Pod{
@@ -164,11 +179,9 @@ func TestUnderutilizedNodeIsRetiredAfterTheCooldown(t *testing.T) {
 			rule:  map[string]string{"a": NoPlace},
 		},
 		"a node that is starting": {
-			nodes: []*corev1.Node{newWebNode("a", func(n *corev1.Node) {
-				n.CreationTimestamp, n.Status.Conditions[0].Status = metav1.NewTime(start), corev1.ConditionFalse
-			}), newWebNode("b")},
-			pods: []*corev1.Pod{newPod("y", "b", "3", "1Gi")},
-			rule: map[string]string{"a": Arriving},
+			nodes: []*corev1.Node{newWebNode("a", notReadyYet), newWebNode("b")},
+			pods:  []*corev1.Pod{newPod("y", "b", "3", "1Gi")},
+			rule:  map[string]string{"a": Arriving},
 		},
 		"a group that is not accepted": {
 			nodes: []*corev1.Node{newWebNode("a", withPassedCooldown)}, change: func(w *Input) { w.Groups[0].NotAccepted = "OverlapsGroup" },
