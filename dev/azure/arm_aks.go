@@ -73,6 +73,7 @@ func (a *ARM) AddAgentPool(spec AgentPoolSpec) error {
 	return nil
 }
 
+// AgentPool returns a copy of an agent pool's current state. It ignores letter case.
 func (a *ARM) AgentPool(cluster, name string) (pool AgentPool, found bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

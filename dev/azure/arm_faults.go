@@ -37,6 +37,7 @@ const (
 	ARMAllocationFails ARMFaultKind = "allocation-fails"
 )
 
+// ARMFaultKinds returns all kinds of faults of ARM.
 func ARMFaultKinds() []ARMFaultKind {
 	return []ARMFaultKind{
 		ARMPass, ARMStatus, ARMDenied, ARMThrottled, ARMBusy, ARMHTML, ARMHalf, ARMHang, ARMReset, ARMStale, ARMOtherHost,

@@ -58,6 +58,7 @@ func (a *ARM) Serve(address string) (*ARMServer, error) {
 	return s, nil
 }
 
+// Close stops the server at once and closes its connections. It does nothing if the server has no listener.
 func (s *ARMServer) Close() error {
 	if s.server == nil { // the handler is called directly
 		return nil

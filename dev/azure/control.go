@@ -211,6 +211,7 @@ func (j faultJSON) toFault() (Fault, error) {
 	return f, f.validate()
 }
 
+// MarshalJSON writes the form that ParseFaults reads. Durations are text, such as "1m30s". Zero fields are left out.
 func (f Fault) MarshalJSON() ([]byte, error) {
 	j := faultJSON{
 		Kind: f.Kind, Times: f.Times, Method: f.Method, ScaleSet: f.ScaleSet, Machine: f.Machine,

@@ -71,6 +71,7 @@ type ScaleSet struct {
 	enabledAt   time.Time
 }
 
+// New returns an emulator without scale sets and events.
 func New(opts Options) *Emulator {
 	if opts.Outage == 0 {
 		opts.Outage = defaultOutage

@@ -28,6 +28,7 @@ const (
 	Terminate EventType = "Terminate"
 )
 
+// EventTypes returns all types of events.
 func EventTypes() []EventType { return []EventType{Freeze, Reboot, Redeploy, Preempt, Terminate} }
 
 // MinimumNotice returns the documented minimum time between the appearance of an event and its NotBefore. For

@@ -28,6 +28,7 @@ const (
 	FaultReset  FaultKind = "reset"  // the connection is reset without a response
 )
 
+// FaultKinds returns all kinds of faults of the metadata service.
 func FaultKinds() []FaultKind {
 	return []FaultKind{
 		FaultNone, FaultStatus, FaultHTML, FaultHalf, FaultField, FaultHuge, FaultEmpty, FaultHang, FaultReset,

@@ -218,6 +218,7 @@ func (l Ledger) Event(id string) (event EventLedger, found bool) {
 	return EventLedger{}, false
 }
 
+// CountOutcome returns the number of the event's pods with this outcome.
 func (l EventLedger) CountOutcome(outcome Outcome) int {
 	n := 0
 	for _, entry := range l.Pods {

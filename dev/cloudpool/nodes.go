@@ -26,6 +26,7 @@ type ClusterNodes struct {
 
 var _ NodeManager = ClusterNodes{}
 
+// AddNode implements NodeManager. The Node gets the machine's first private IP address, if there is one.
 func (n ClusterNodes) AddNode(ctx context.Context, m Machine) error {
 	spec := controlplane.NodeSpec{
 		Name: m.NodeName, ProviderID: m.ProviderID, CPU: n.CPU, Memory: n.Memory, Labels: map[string]string{PoolLabel: n.Pool},
@@ -60,6 +61,7 @@ func (n ClusterNodes) setNodeAddress(ctx context.Context, m Machine) error {
 	}
 }
 
+// PowerOffNode implements NodeManager. It returns nil if the Node does not exist.
 func (n ClusterNodes) PowerOffNode(ctx context.Context, m Machine) error {
 	if err := n.Cluster.PowerOff(ctx, m.NodeName); err != nil && !apierrors.IsNotFound(err) {
 		return err

@@ -40,12 +40,14 @@ const (
 	deleting = 3
 )
 
+// Machine is one machine of the emulated cloud.
 type Machine struct {
 	ID            string
 	state         uint64
 	deletionError string // reason for the failed deletion
 }
 
+// Group is a node group of the emulated cloud. Target is the requested number of machines.
 type Group struct {
 	ID       string
 	Min, Max int
@@ -154,6 +156,8 @@ func (s *Server) TargetSize(group string) int {
 	return s.groups[group].Target
 }
 
+// CountRequests returns how many requests of a method arrived, failed ones too. A method is named without its service,
+// such as "Refresh".
 func (s *Server) CountRequests(method string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

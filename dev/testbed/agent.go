@@ -239,6 +239,7 @@ func (a *Agent) IsReady(ctx context.Context) (ready bool, explanation string) {
 	return code == http.StatusOK, body
 }
 
+// IsHealthy reports whether the agent's health endpoint returns 200. It returns false if the agent does not respond.
 func (a *Agent) IsHealthy(ctx context.Context) bool {
 	code, _ := a.httpGet(ctx, "/healthz")
 	return code == http.StatusOK

@@ -117,6 +117,8 @@ func formatPods(pods []corev1.Pod) string {
 	return strings.Join(all, ", ")
 }
 
+// AwaitEvent waits until an Event with this reason about the node exists, and returns the Event. An Event from before
+// the call counts too.
 func (t *Testbed) AwaitEvent(ctx context.Context, node, reason string) (*corev1.Event, error) {
 	var found *corev1.Event
 	about := fields.AndSelectors(fields.OneTermEqualSelector("involvedObject.name", node),
@@ -213,6 +215,7 @@ func (h *NodeHistory) recordState(e watch.Event, begun chan struct{}) {
 	h.states = append(h.states, n)
 }
 
+// StopRecording ends the recording and waits until no more states are added.
 func (h *NodeHistory) StopRecording() {
 	h.stop()
 	h.done.Wait()

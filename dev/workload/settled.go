@@ -138,6 +138,7 @@ func AwaitSettled(ctx context.Context, client kubernetes.Interface, objects ...r
 	return group.Wait()
 }
 
+// CreateAndAwait creates the objects as Create does, and then waits as AwaitSettled does.
 func CreateAndAwait(ctx context.Context, client kubernetes.Interface, objects ...runtime.Object) error {
 	if err := Create(ctx, client, objects...); err != nil {
 		return err

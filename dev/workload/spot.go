@@ -38,6 +38,7 @@ func NewSpotApps(namespace string, selector map[string]string) SpotApps {
 	}
 }
 
+// Apps returns all apps.
 func (s SpotApps) Apps() []App { return []App{s.Web, s.Search, s.Orders, s.Invoices, s.Encoder} }
 
 // Objects returns the objects of the apps. It does not include the namespace.

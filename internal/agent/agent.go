@@ -187,6 +187,7 @@ type Agent struct {
 	conditionBackoff conditionBackoff
 }
 
+// New returns an agent that does nothing until Run is called.
 func New(o Options) *Agent {
 	a := &Agent{
 		options: o, log: o.Log, notices: map[string]*noticeState{}, snapshots: map[string]notice.Snapshot{}, reportedUnreadable: map[string]map[string]bool{},

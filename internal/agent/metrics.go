@@ -46,6 +46,8 @@ const surgeSucceeded = "succeeded"
 // pollOK is the result label of a successful poll; the other labels are poll.Class values.
 const pollOK = "ok"
 
+// NewMetrics defines the agent's metrics in r. It panics if r has one of them already. Counters with known label values
+// start at 0.
 func NewMetrics(r *observe.Registry) *Metrics {
 	m := &Metrics{
 		Notices:          r.Counter("slipway_agent_notices_total", "Notices for this instance, by type and action.", "type", "action"),

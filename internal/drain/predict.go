@@ -22,6 +22,7 @@ type Prediction struct {
 	Problems []string `json:"problems,omitempty"`
 }
 
+// PodPrediction is what a drain would do with one pod if it started now.
 type PodPrediction struct {
 	Namespace string          `json:"namespace"`
 	Name      string          `json:"name"`

@@ -9,6 +9,7 @@ import (
 	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
 )
 
+// Outcome is how a drain ended.
 type Outcome string
 
 const (
@@ -24,6 +25,7 @@ const (
 	Cancelled Outcome = "cancelled"
 )
 
+// Outcomes returns all outcomes of a drain.
 func Outcomes() []Outcome {
 	return []Outcome{Drained, RefusedByPolicy, DeadlinePassed, TimedOut, Cancelled}
 }
@@ -77,6 +79,7 @@ type Decision struct {
 	Detail string        `json:"detail,omitempty"`
 }
 
+// PodReport is what a drain did to one pod.
 type PodReport struct {
 	Namespace string          `json:"namespace"`
 	Name      string          `json:"name"`
@@ -164,6 +167,7 @@ type Totals struct {
 	SecondsGained float64 `json:"secondsGained,omitempty"`
 }
 
+// Totals counts the pods by what the drain did to them. A pod can be in several counts.
 func (r Report) Totals() Totals {
 	var t Totals
 	for _, p := range r.Pods {

@@ -7,6 +7,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
+// Deleter lists the methods of [cloud.Provider] that a deletion calls.
 type Deleter interface {
 	Normalize(providerID string) (string, error)
 	Instance(ctx context.Context, providerID string) (cloud.Instance, error)

@@ -240,6 +240,7 @@ type LeaseSpec struct {
 // no other format.
 type MicroTime struct{ time.Time }
 
+// MarshalJSON writes the time in UTC, such as "2006-01-02T15:04:05.000000Z".
 func (t MicroTime) MarshalJSON() ([]byte, error) {
 	return []byte(t.UTC().Format(`"2006-01-02T15:04:05.000000Z07:00"`)), nil
 }

@@ -96,6 +96,7 @@ type recentReading struct {
 	next time.Time
 }
 
+// New returns a Controller. It has no state until the first reconcile.
 func New(o Options) *Controller {
 	if o.Interval <= 0 {
 		o.Interval = defaultInterval

@@ -25,6 +25,7 @@ type Metrics struct {
 	cloudRead   *prometheus.CounterVec
 }
 
+// NewMetrics registers the metrics with r. It returns the joined errors of r.
 func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	gauge := func(name, help string, more ...string) *prometheus.GaugeVec {
 		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "slipway_nodegroup_" + name, Help: help}, append([]string{"group"}, more...))

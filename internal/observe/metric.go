@@ -41,6 +41,7 @@ type definition struct {
 
 func (d *definition) about() *definition { return d }
 
+// NewRegistry returns a Registry without metrics.
 func NewRegistry() *Registry { return &Registry{names: map[string]bool{}} }
 
 // Counter defines a number that only increases. name must end in _total.

@@ -99,6 +99,7 @@ func NewIfSupported(p interface{ Name() string }, o Options) *Controller {
 	return s
 }
 
+// NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (*Controller) NeedLeaderElection() bool { return true }
 
 // Start scans periodically until ctx ends.

@@ -96,6 +96,7 @@ type Finder struct {
 	lastLimitedAt time.Time          // when there were last too many orphans
 }
 
+// NewFinder returns a Finder without findings of a previous scan.
 func NewFinder(c Cloud, g GracePeriod) *Finder {
 	return &Finder{cloud: c, grace: g, previous: map[string]Finding{}}
 }

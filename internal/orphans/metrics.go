@@ -13,6 +13,7 @@ type Metrics struct {
 	failures *prometheus.CounterVec
 }
 
+// NewMetrics registers the metrics with r. It returns the joined errors of r.
 func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		orphans: prometheus.NewGaugeVec(prometheus.GaugeOpts{

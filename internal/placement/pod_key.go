@@ -11,6 +11,7 @@ type PodKey struct{ Namespace, Name string }
 
 func (k PodKey) String() string { return k.Namespace + "/" + k.Name }
 
+// MarshalText writes "namespace/name".
 func (k PodKey) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
 // UnmarshalText parses "namespace/name". It returns an error for any other form.

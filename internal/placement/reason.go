@@ -29,6 +29,7 @@ func (o Outcome) String() string {
 	}
 }
 
+// MarshalText writes "fits", "blocked" or "undecidable".
 func (o Outcome) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
 
 // Reason says why a node is refused or cannot be evaluated.

@@ -103,6 +103,8 @@ type Controller struct {
 	replies   []reply
 }
 
+// New returns a Controller. It makes the requests of o.LaunchRequests wake this Controller, so only one Controller can
+// use them.
 func New(o Options) *Controller {
 	if o.Debounce <= 0 {
 		o.Debounce = defaultDebounce

@@ -85,6 +85,7 @@ type PhaseTime struct {
 	At    time.Time `json:"at"`
 }
 
+// Condition is one condition in the status of a NodeRetirement. At is its last transition.
 type Condition struct {
 	Type    string    `json:"type"`
 	Status  string    `json:"status"`

@@ -148,12 +148,14 @@ var (
 // scrapeTimeout limits how long a scrape may read the cache.
 const scrapeTimeout = 5 * time.Second
 
+// Describe implements prometheus.Collector.
 func (StateCollector) Describe(to chan<- *prometheus.Desc) {
 	to <- retirementsDesc
 	to <- oldestDesc
 	to <- blockedDesc
 }
 
+// Collect implements prometheus.Collector. It sends no metric if the NodeRetirements cannot be read within 5 s.
 func (p StateCollector) Collect(to chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
 	defer cancel()

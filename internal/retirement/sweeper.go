@@ -28,6 +28,7 @@ type StaleCordonCleaner struct {
 	Log                *slog.Logger
 }
 
+// NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (*StaleCordonCleaner) NeedLeaderElection() bool { return true }
 
 // Start restores nodes periodically until ctx ends.

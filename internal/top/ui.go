@@ -423,6 +423,7 @@ func (u *UI) cancelRetirementIfConfirmed(key string) tea.Cmd {
 	}
 }
 
+// View implements [tea.Model]. It shows the text of RenderScreen in the terminal's alternate screen.
 func (u *UI) View() tea.View {
 	v := tea.NewView(u.RenderScreen())
 	v.AltScreen = true

@@ -68,6 +68,8 @@ func (r Bound) format(unit string) string {
 // MeetsTarget reports whether the measured value, before rounding for print, meets its target.
 func (r Result) MeetsTarget() bool { return r.Target.isMet(r.Value) }
 
+// MarshalJSON writes the JSON form of Result. The target is text, such as "<= 1.2 s", and empty if every value is
+// allowed. A Value that is NaN or infinite is an error.
 func (r Result) MarshalJSON() ([]byte, error) {
 	return json.Marshal(struct {
 		Name  string  `json:"name"`

@@ -137,6 +137,7 @@ func (v View) Groups() ([]string, error) {
 	return names, nil
 }
 
+// Group reads one group. If the group does not exist, or its name is invalid, the error wraps ErrNoGroup.
 func (v View) Group(name string) (g Group, err error) {
 	if !ValidName(name) {
 		return g, fmt.Errorf("group %q: %w", name, ErrNoGroup)
@@ -207,6 +208,7 @@ func (v View) Machine(group, name string) (m Machine, err error) {
 	return m, none
 }
 
+// SetMachine creates or replaces the file of a machine. It does not check the names.
 func (v View) SetMachine(group, name string, m Machine) error {
 	return writeJSON(filepath.Join(v.root, group, name+suffix), m)
 }

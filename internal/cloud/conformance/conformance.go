@@ -101,6 +101,8 @@ func totalFaults() []FaultKind {
 	return []FaultKind{Unavailable, ConnectionReset, TruncatedResponse, ProxyPage, ProxyNotFound, PermissionDenied, Throttled}
 }
 
+// Fault is a fault to inject. ProviderID is set for DeletionFails and DeletionHangs, to name the instance. Throttled
+// responses tell the client to wait for RetryAfter.
 type Fault struct {
 	FaultKind
 	ProviderID string

@@ -144,6 +144,7 @@ var knownKeys = map[string][]string{
 	"backend.auth":   {"username", "passwordFile", "tokenFile", "certFile", "keyFile"},
 }
 
+// Load reads and parses the tool's file. Its errors have the tool's wording.
 func Load(path string) (Config, error) {
 	raw, err := os.ReadFile(path)
 	if err != nil {

@@ -56,6 +56,7 @@ const (
 	KeepsNode
 )
 
+// HasFlag reports whether a flag is set. If flag combines several flags, one of them is enough.
 func (f *Facts) HasFlag(flag Flags) bool { return f.Flags&flag != 0 }
 
 // IsRecreated reports whether a controller creates a replacement on another node when the pod is gone.

@@ -93,8 +93,10 @@ var actionNames = [...]string{"evict", "leave", "await", "refuse"}
 // String returns the action's name in reports.
 func (a Action) String() string { return actionNames[a] }
 
+// MarshalText writes the action's name in reports: "evict", "leave", "await" or "refuse".
 func (a Action) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
 
+// UnmarshalText reads what MarshalText writes. It returns an error for any other text.
 func (a *Action) UnmarshalText(text []byte) error {
 	i := slices.Index(actionNames[:], string(text))
 	if i < 0 {

@@ -19,6 +19,7 @@ func (e *KeyEncoder) Reset() { e.buf = e.buf[:0] }
 // Bytes returns the key. It is valid until the next write.
 func (e *KeyEncoder) Bytes() []byte { return e.buf }
 
+// Key returns the key as text. Unlike the result of Bytes, it stays valid after the next write.
 func (e *KeyEncoder) Key() string { return string(e.buf) }
 
 // WriteCount writes the length of a list.
@@ -26,11 +27,13 @@ func (e *KeyEncoder) WriteCount(n int) { e.buf = binary.AppendUvarint(e.buf, uin
 
 func (e *KeyEncoder) writeNumber(n int64) { e.buf = binary.AppendVarint(e.buf, n) }
 
+// WriteText writes the length of a text in bytes, and the text.
 func (e *KeyEncoder) WriteText(s string) {
 	e.WriteCount(len(s))
 	e.buf = append(e.buf, s...)
 }
 
+// WriteBool writes one byte: 1 for true, 0 for false.
 func (e *KeyEncoder) WriteBool(b bool) {
 	bit := byte(0)
 	if b {
@@ -39,6 +42,7 @@ func (e *KeyEncoder) WriteBool(b bool) {
 	e.buf = append(e.buf, bit)
 }
 
+// WriteTexts writes the length of a list, and each text in the given order.
 func (e *KeyEncoder) WriteTexts(s []string) {
 	e.WriteCount(len(s))
 	for _, t := range s {

@@ -58,6 +58,7 @@ func keepReadyCondition(conditions []corev1.NodeCondition) []corev1.NodeConditio
 	return nil
 }
 
+// Name returns the name of the Node object.
 func (n *Node) Name() string { return n.Object.Name }
 
 // SumUsedShares returns the sum of the used shares of cpu and memory, from 0 to 2. It is 0 if nothing is allocatable.

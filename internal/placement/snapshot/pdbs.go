@@ -59,6 +59,7 @@ func newPDBs(j *undoLog) PDBs {
 	return PDBs{journal: j, byKey: map[placement.PodKey]*PDB{}, byNamespace: map[string][]*PDB{}, changes: 1}
 }
 
+// IsEmpty reports whether no budget is known.
 func (m *PDBs) IsEmpty() bool { return len(m.byKey) == 0 }
 
 // Lookup returns a budget, or nil if it is not known. The budget may be in any state.

@@ -21,6 +21,7 @@ type Metrics struct {
 	calls    *prometheus.HistogramVec
 }
 
+// NewMetrics registers the metrics with r. It returns the joined errors of r.
 func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{

@@ -73,6 +73,7 @@ type PluginRunner struct {
 	queues  []*eventQueue // in the order of the analyzers
 }
 
+// New returns a PluginRunner with an empty queue of events for each plugin.
 func New(o Options) *PluginRunner {
 	if o.Selector == nil {
 		o.Selector = labels.Everything()

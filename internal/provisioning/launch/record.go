@@ -118,6 +118,7 @@ func (r *Record) patchStatusIfUnchanged(ctx context.Context, g *v1alpha1.NodeGro
 	return nil
 }
 
+// NewLaunchID returns a random ID of 8 hexadecimal digits.
 func NewLaunchID() string { return fmt.Sprintf("%08x", rand.Uint32()) }
 
 // Reservation is the right to request one recorded launch.

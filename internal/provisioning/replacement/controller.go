@@ -83,6 +83,7 @@ type Controller struct {
 	replacementSlots, noticeSlots cloud.WorkerLimiter
 }
 
+// New returns a Controller. It replaces zero Intervals with their defaults.
 func New(o Options) *Controller {
 	o.Intervals = o.Intervals.withDefaults()
 	return &Controller{options: o, events: eventEmitter{o.Events}, follower: launch.NewFollower(o.Launches, o.Intervals.SettleTime, o.ReportCall)}

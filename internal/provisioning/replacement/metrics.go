@@ -18,6 +18,7 @@ type Metrics struct {
 	readySeconds prometheus.Histogram
 }
 
+// NewMetrics registers the metrics with r. It returns the joined errors of r.
 func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		states: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -63,11 +64,13 @@ var (
 // readTimeout limits the time to read the cache in a scrape.
 const readTimeout = 5 * time.Second
 
+// Describe implements prometheus.Collector.
 func (StateCollector) Describe(to chan<- *prometheus.Desc) {
 	to <- replacementsDesc
 	to <- oldestDesc
 }
 
+// Collect implements prometheus.Collector. It sends no metric if the NodeRetirements cannot be read within 5 s.
 func (p StateCollector) Collect(to chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 	defer cancel()

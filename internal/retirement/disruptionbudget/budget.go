@@ -52,6 +52,7 @@ type Decision struct {
 	Message          string
 }
 
+// IsAllowed reports whether the node may be retired now.
 func (v Decision) IsAllowed() bool { return v.Code == NoLimitReached }
 
 // CheckDisruption decides whether the node may be retired now. Of the disruption budgets that apply, the budget with

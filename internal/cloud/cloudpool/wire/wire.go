@@ -66,6 +66,7 @@ func (m *MembershipStatus) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
+// Machine is one machine of a pool, as the API describes it. Membership is nil if the server does not report it.
 type Machine struct {
 	ID           string            `json:"id"`
 	State        MachineState      `json:"machineState"`

@@ -85,6 +85,7 @@ func (p *Provider) call(ctx context.Context, method string, do func(context.Cont
 	return p.toProviderError(ctx, method, do(bounded))
 }
 
+// Name implements cloud.Provider. It returns the configured name.
 func (p *Provider) Name() string { return p.config.Name }
 
 // Normalize returns an ID with the provider's prefix unchanged. It returns an error for every other ID.
@@ -300,6 +301,8 @@ func deletionFailure(i cloud.Instance, began time.Time) error {
 	return nil
 }
 
+// Templates implements cloud.Provider. It returns one template with the name of the group. The rest of the template is
+// empty if the server does not provide one.
 func (p *Provider) Templates(ctx context.Context, group string) ([]cloud.Template, error) {
 	if _, err := p.Group(ctx, group); err != nil {
 		return nil, err
@@ -351,6 +354,7 @@ func (p *Provider) hourlyPrice(ctx context.Context, node *corev1.Node) float64 {
 	return 0
 }
 
+// Grow implements cloud.Provider. It refuses every template except the group's only one.
 func (p *Provider) Grow(ctx context.Context, group string, order cloud.LaunchRequest) (cloud.Operation, error) {
 	if err := order.Validate(group); err != nil {
 		return cloud.Operation{}, err
