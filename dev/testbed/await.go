@@ -184,7 +184,7 @@ type NodeHistory struct {
 	states []*corev1.Node
 }
 
-// RecordNodeStates records the states of a node until NodeHistory.Stop is called or ctx ends.
+// RecordNodeStates records the states of a node until NodeHistory.StopRecording is called or ctx ends.
 func (t *Testbed) RecordNodeStates(ctx context.Context, name string) (*NodeHistory, error) {
 	ctx, stop := context.WithCancel(ctx)
 	h := &NodeHistory{stop: stop}

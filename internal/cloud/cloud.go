@@ -83,7 +83,7 @@ type Group struct {
 
 // Template describes one kind of instance that a group can launch, and the Node that such an instance becomes.
 type Template struct {
-	// Name is the cloud's name of the size or flavor. Instance.Type and Order.Template use the same name.
+	// Name is the cloud's name of the size or flavor. Instance.Type and LaunchRequest.Template use the same name.
 	Name string
 	// Zone is the zone of all its instances; empty if the cloud chooses.
 	Zone string

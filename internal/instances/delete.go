@@ -15,7 +15,7 @@ type Deleter interface {
 }
 
 // DeleteIfStillWithoutNode deletes an instance that has no Node. Directly before the deletion it reads the instance and
-// then all Nodes (invariants I4 and I7), because the instance may have joined the cluster. isSame reports whether the
+// then all Nodes (invariants I4 and I7), because the instance may have joined the cluster. isUnchanged reports whether the
 // instance is the one about which the caller has decided. The result is true if the deletion was requested.
 func DeleteIfStillWithoutNode(ctx context.Context, c Deleter, nodes func(context.Context) ([]cloud.NodeIdentity, error), providerID string,
 	isUnchanged func(cloud.Instance) bool,

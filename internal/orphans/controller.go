@@ -55,7 +55,7 @@ type GroupLister interface {
 	List(ctx context.Context) ([]v1alpha1.NodeGroup, error)
 }
 
-// Options configures a Controller. All fields but Delete are required.
+// Options configures a Controller. All fields but DeleteOrphans are required.
 type Options struct {
 	// Client creates NodeRetirements.
 	Client client.Client

@@ -21,7 +21,7 @@ import (
 // removed its finalizer. It also removes conditions that an earlier restore could not remove (invariant I3). The
 // manager runs it while it leads.
 type StaleCordonCleaner struct {
-	// Nodes reads Nodes, possibly from caches. Records reads every NodeRetirement from the API server.
+	// Nodes reads Nodes, possibly from caches. Retirements reads every NodeRetirement from the API server.
 	Nodes, Retirements client.Reader
 	API                cordon.API
 	Interval           time.Duration

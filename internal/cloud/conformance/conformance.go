@@ -30,7 +30,7 @@ type Cloud interface {
 	LoseInstance(t *testing.T, machine string)
 	// AwaitGone returns when the cloud no longer has the instance.
 	AwaitGone(t *testing.T, machine string)
-	// InjectFault makes the cloud fail until Heal.
+	// InjectFault makes the cloud fail until ClearFaults.
 	InjectFault(t *testing.T, f Fault)
 	ClearFaults(t *testing.T)
 	// DeletionRequests returns the number of deletion requests so far.
@@ -82,11 +82,11 @@ const (
 	ProxyPage         FaultKind = "is replaced by a proxy"   // a proxy returns a page with status 200
 	ProxyNotFound     FaultKind = "is not found by a proxy"  // a proxy returns a page with status 404
 	PermissionDenied  FaultKind = "denies permission"
-	Throttled         FaultKind = "throttles requests" // with the delay Fault.After
+	Throttled         FaultKind = "throttles requests" // with the delay Fault.RetryAfter
 
 	ListFailsMidway   FaultKind = "fails in the middle of a list" // after the first page
-	DeletionFails     FaultKind = "fails to delete"               // Fault.Machine, after accepting the request
-	DeletionHangs     FaultKind = "hangs when it deletes"         // Fault.Machine, after accepting the request
+	DeletionFails     FaultKind = "fails to delete"               // Fault.ProviderID, after accepting the request
+	DeletionHangs     FaultKind = "hangs when it deletes"         // Fault.ProviderID, after accepting the request
 	ForgetsOperations FaultKind = "forgets operations"            // all operations so far
 	StaleLists        FaultKind = "returns stale lists"           // lists no longer change
 	QuotaExhausted    FaultKind = "has no quota left"             // for another instance
