@@ -45,12 +45,12 @@ const (
 	firstNoticed    = 1
 	noticedMachines = 5
 	evictedMachine  = firstNoticed + noticedMachines
-	crowdedMachine  = evictedMachine + 1
+	crowdedMachine  = evictedMachine + evictionRounds
 	memoryMachine   = crowdedMachine + 1
 	spotMachine     = memoryMachine + 1
 	hangingMachine  = spotMachine + 1
-	floorMachine    = hangingMachine + 1 // a bare client drains it
-	firstRefuge     = floorMachine + 1
+	floorMachine    = hangingMachine + 1 // a bare client drains it and the following ones
+	firstRefuge     = floorMachine + evictionRounds
 	refugeMachines  = 4 // take the pods of drained nodes
 	machines        = firstRefuge + refugeMachines
 )

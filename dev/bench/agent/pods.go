@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -73,6 +74,28 @@ func (b *agentBench) runWorkload(ctx context.Context, name string, p place, pods
 		return nil, fmt.Errorf("%d pods run on %s, want %d", len(list.Items), p.node, pods)
 	}
 	return list.Items, nil
+}
+
+// deleteWorkload deletes the namespace of a workload, and waits until it is gone, so that its pods use no room or time of
+// later measurements.
+func (b *agentBench) deleteWorkload(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	namespaces := b.Client().CoreV1().Namespaces()
+	if err := namespaces.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+		return fmt.Errorf("delete namespace %s: %w", name, err)
+	}
+	for {
+		switch _, err := namespaces.Get(ctx, name, metav1.GetOptions{}); {
+		case apierrors.IsNotFound(err):
+			return nil
+		case err != nil:
+			return fmt.Errorf("namespace %s: %w", name, err)
+		}
+		if err := testbed.Sleep(ctx, 200*time.Millisecond); err != nil {
+			return fmt.Errorf("namespace %s is not deleted: %w", name, err)
+		}
+	}
 }
 
 func (b *agentBench) labelNode(ctx context.Context, node, name string) error {
