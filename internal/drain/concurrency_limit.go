@@ -20,6 +20,7 @@ const (
 	// requests fit into the 100 streams that an API server allows on a connection.
 	defaultMaxInFlight = 90
 	// maxOtherInFlight limits the requests in flight that remove no pod. They need more memory, and their answers decide no race.
+	// It also limits the evictions in flight of a namespace while its PDBs are read: its pods may be one PDB queue.
 	maxOtherInFlight = 32
 	// fastResponse is the longest duration of an answer that shows that the API server can take more requests.
 	// slowResponse is the shortest duration that shows overload. A duration between these two shows neither: the API
@@ -40,6 +41,7 @@ type requestTracker struct {
 	inFlight            int
 	lastSentAt          time.Time // of the latest request
 	inFlightByNamespace map[string]int
+	lastSentByNamespace map[string]time.Time
 	// waitingNamespaces has the namespaces with pods that wait for such a request. It is nil until a step needs it.
 	waitingNamespaces map[string]bool
 	busyBackoff       *sharedBackoff // active while the API server answers every client with 429
@@ -48,7 +50,8 @@ type requestTracker struct {
 
 func newRequestTracker(evictionsOnly bool) *requestTracker {
 	return &requestTracker{
-		inFlightByNamespace: map[string]int{}, busyBackoff: &sharedBackoff{reason: ObstacleAPIServerBusy, evictionsOnly: evictionsOnly},
+		inFlightByNamespace: map[string]int{}, lastSentByNamespace: map[string]time.Time{},
+		busyBackoff:    &sharedBackoff{reason: ObstacleAPIServerBusy, evictionsOnly: evictionsOnly},
 		failureBackoff: &sharedBackoff{reason: ObstacleError, evictionsOnly: evictionsOnly},
 	}
 }
@@ -71,6 +74,20 @@ func (d *Drain) currentLimit(method RemovalMethod, now time.Time) int {
 	return d.limit.current
 }
 
+// isLimitReached reports whether the requests in flight leave none for this pod, and when the latest of them was sent. While
+// the PDBs of a namespace are read, only its own evictions count against maxOtherInFlight: the requests of another namespace may
+// hang.
+func (d *Drain) isLimitReached(p *podState, method RemovalMethod, now time.Time) (reached bool, lastSentAt time.Time) {
+	tracker, namespace := d.trackerFor(method), p.pod.Namespace
+	if tracker.inFlight >= d.concurrencyLimitForPod(p, method, now) {
+		return true, tracker.lastSentAt
+	}
+	if method == Evicted && !p.groupReleased && tracker.inFlightByNamespace[namespace] >= maxOtherInFlight && d.pdbs.isReading(namespace) {
+		return true, tracker.lastSentByNamespace[namespace]
+	}
+	return false, time.Time{}
+}
+
 // concurrencyLimitForPod returns how many requests may be in flight before a request for this pod is sent. If the pod's
 // namespace has a request in flight, the limit is lower by one for each waiting namespace without a request. At most
 // half of the limit is reserved. So a hanging admission webhook of one namespace cannot block all requests.
@@ -79,9 +96,6 @@ func (d *Drain) concurrencyLimitForPod(p *podState, method RemovalMethod, now ti
 		return d.limit.max
 	}
 	limit, tracker := d.currentLimit(method, now), d.trackerFor(method)
-	if ns := d.pdbs.namespaces[p.pod.Namespace]; method == Evicted && ns != nil && ns.watching && !ns.known {
-		limit = min(limit, maxOtherInFlight) // its PDBs are being read, and may be one queue
-	}
 	if tracker.inFlightByNamespace[p.pod.Namespace] == 0 {
 		return limit
 	}

@@ -179,15 +179,14 @@ func New(api API, o Options) *Drain {
 		pdbQueues: map[string]*pdbQueue{},
 		groups:    map[groupKey]*groupState{},
 
-		evictions:           newRequestTracker(true),
-		deletions:           newRequestTracker(false),
-		lastSentByNamespace: map[string]time.Time{},
-		detachWait:          &detachWait{},
-		conditions:          conditionWrites{semaphore: make(chan struct{}, o.maxOtherInFlight())},
-		inbox:               newInbox(),
-		limit:               newConcurrencyLimit(o.MaxInFlight),
-		surgingOwners:       map[string]bool{},
-		reportedDrained:     o.WasDrained,
+		evictions:       newRequestTracker(true),
+		deletions:       newRequestTracker(false),
+		detachWait:      &detachWait{},
+		conditions:      conditionWrites{semaphore: make(chan struct{}, o.maxOtherInFlight())},
+		inbox:           newInbox(),
+		limit:           newConcurrencyLimit(o.MaxInFlight),
+		surgingOwners:   map[string]bool{},
+		reportedDrained: o.WasDrained,
 	}
 }
 

@@ -53,17 +53,16 @@ type Drain struct {
 	pdbQueues     map[string]*pdbQueue
 	groups        map[groupKey]*groupState
 	// queueLengths counts the waiting pods of each PDB queue. It is nil until a step needs it.
-	queueLengths        map[string]int
-	evictions           *requestTracker
-	deletions           *requestTracker
-	listed              bool
-	listErr             error
-	lastSentByNamespace map[string]time.Time
-	limit               *concurrencyLimit
-	conditions          conditionWrites
-	finalList           finalList
-	detachWait          *detachWait
-	requests            *evictionRequests // nil until a pod with responders is evicted
+	queueLengths map[string]int
+	evictions    *requestTracker
+	deletions    *requestTracker
+	listed       bool
+	listErr      error
+	limit        *concurrencyLimit
+	conditions   conditionWrites
+	finalList    finalList
+	detachWait   *detachWait
+	requests     *evictionRequests // nil until a pod with responders is evicted
 	// reportedDrained is true after OnDrained was called and no pod arrived since.
 	reportedDrained bool
 	// decidingSurges counts the surges that are being decided. surgingOwners has the controllers, by UID, of the pods with
@@ -550,7 +549,7 @@ func (d *Drain) dropGoneAndSortRemaining() []*podState {
 		if !d.limit.failing {
 			return time.Time{}
 		}
-		return d.lastSentByNamespace[p.pod.Namespace]
+		return laterOf(d.evictions.lastSentByNamespace[p.pod.Namespace], d.deletions.lastSentByNamespace[p.pod.Namespace])
 	}
 
 	d.remaining = slices.DeleteFunc(d.remaining, func(p *podState) bool { return p.gone })

@@ -109,17 +109,19 @@ func (d *Drain) canSendRequest(p *podState, method RemovalMethod, now time.Time)
 			return false, at
 		}
 	}
-	return d.trackerFor(method).inFlight < d.concurrencyLimitForPod(p, method, now), time.Time{}
+	reached, _ := d.isLimitReached(p, method, now)
+	return !reached, time.Time{}
 }
 
 // areEvictionsHanging reports whether the evictions in flight use the whole limit and all were sent more than
 // slowResponse ago. A forced deletion does not wait for hanging evictions. The time since is when the evictions count
 // as hanging without an answer before; zero means never.
 func (d *Drain) areEvictionsHanging(p *podState, now time.Time) (hang bool, since time.Time) {
-	if d.evictions.inFlight < d.concurrencyLimitForPod(p, Evicted, now) {
+	reached, lastSentAt := d.isLimitReached(p, Evicted, now)
+	if !reached {
 		return false, time.Time{}
 	}
-	since = d.evictions.lastSentAt.Add(slowResponse)
+	since = lastSentAt.Add(slowResponse)
 	return !now.Before(since), since
 }
 
@@ -187,7 +189,7 @@ func (d *Drain) startRequest(ctx context.Context, p *podState, method RemovalMet
 	if p.firstSentAt.IsZero() {
 		p.firstSentAt = sent
 	}
-	p.lastSentAt, d.lastSentByNamespace[p.pod.Namespace] = sent, sent
+	p.lastSentAt, tracker.lastSentByNamespace[p.pod.Namespace] = sent, sent
 	bounded, cancel := context.WithTimeout(ctx, timeout)
 	p.shortenRequest = func(now time.Time) { time.AfterFunc(d.requestTimeout(p, method, now), cancel) }
 	d.background.Go(func() {

@@ -90,6 +90,22 @@ func TestI2HangingNamespaceForcesNoOtherNamespace(t *testing.T) {
 	}
 }
 
+func TestI2NamespaceWithUnreadPDBsIsEvictedBesideAHangingOne(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		s.addPods(100, "broken-%d", inNamespace("broken"), withGrace(50*time.Second)) // more than all evictions in flight
+		pods := s.addPods(8, "web-%d", withGrace(40*time.Second), withStopTime(time.Second))
+		s.failWhen(fault{hang: true}, func(c call) bool {
+			return c.verb == "evict" && c.Namespace == "broken" || c.verb == "budgets" && c.Namespace != "broken"
+		})
+		r, _ := runDrain(t, s, Options{TimeLimits: deadlineIn(time.Minute)}) // the others outlive the deadline, or not
+		for _, p := range pods {
+			if got := podReportOf(t, r, p); got.Removal != Evicted || got.RemovalRequestedAt.Sub(r.StartedAt) > 5*time.Second {
+				t.Errorf("%s: %q after %s, want it evicted within 5 s", p.Name, got.Removal, got.RemovalRequestedAt.Sub(r.StartedAt))
+			}
+		}
+	})
+}
+
 func TestI2403WithDisruptionBudgetCauseIsDenial(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		p := s.addPod("web")

@@ -110,6 +110,12 @@ func (b *pdbState) pdbsCovering(p *kubeapi.Pod) (covering []*kubeapi.PodDisrupti
 // isUnread reports whether the drain has not requested the PDBs of a namespace yet.
 func (b *pdbState) isUnread(namespace string) bool { return b.namespaces[namespace] == nil }
 
+// isReading reports whether the drain has requested the PDBs of a namespace, and has no answer yet.
+func (b *pdbState) isReading(namespace string) bool {
+	ns := b.namespaces[namespace]
+	return ns != nil && ns.watching && !ns.known
+}
+
 func (b *pdbState) getOrAddNamespace(namespace string) *namespacePDBs {
 	ns := b.namespaces[namespace]
 	if ns == nil {
