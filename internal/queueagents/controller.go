@@ -67,6 +67,8 @@ type Options struct {
 	OnUnreadable    func(m queue.Message, err error)
 	Beat, OnReceive func()
 	OnHookRefused   func(err error)
+	// Wall is as in [queue.InboxOptions]; it may be nil.
+	Wall func(t time.Time) time.Time
 }
 
 // Controller handles one queue. Run may be called once.
@@ -116,6 +118,7 @@ func New(o Options) *Controller {
 		options: o, log: o.Log, hooks: queue.NewHooks(o.Clients.AutoScaling, o.Config, o.Metrics, o.Log, o.OnHookRefused), slots: newSlotPool(o.Config.Workers),
 		inbox: queue.NewInbox(queue.InboxOptions{
 			SQS: o.Clients.SQS, Config: o.Config, Metrics: o.Metrics, Log: o.Log, ReadOnly: o.DryRun, OnUnreadable: o.OnUnreadable, Beat: o.Beat, OnReceive: o.OnReceive,
+			Wall: o.Wall,
 		}),
 		updates: make(chan func(), 64), nodes: map[string]*node{}, names: map[string]map[string]bool{}, ending: map[string]*run{}, instances: map[string]*instance{}, messages: map[string]*message{},
 	}
@@ -294,7 +297,7 @@ func (c *Controller) updateMetrics() {
 	sent, count := c.inbox.Oldest()
 	age := 0.0
 	if !sent.IsZero() {
-		age = max(0, time.Since(sent).Seconds())
+		age = max(0, c.toClockOfAWS(time.Now()).Sub(sent).Seconds())
 	}
 	m.OldestUnhandled.Set(age)
 	m.Unhandled.Set(float64(count))

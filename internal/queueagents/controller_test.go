@@ -40,6 +40,11 @@ func (w *world) hook(instance, transition, token string) string {
 		token, instance, transition)
 }
 
+// timedHook returns a message as hook, with the current time.
+func (w *world) timedHook(instance, transition, token string) string {
+	return fmt.Sprintf(`{"Time":%q,%s`, time.Now().UTC().Format(time.RFC3339), w.hook(instance, transition, token)[1:])
+}
+
 func (w *world) waitingHooks() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -125,7 +130,7 @@ func TestMessageOfNoNodeIsDeletedAfterTheGrace(t *testing.T) {
 	for _, ahead := range []time.Duration{0, time.Hour, -time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t)
-			w.clockAhead = ahead
+			w.setClockAhead(ahead)
 			w.send(spot("i-0a"))
 			w.send(spot("i-0b"))
 			defer w.start()()
@@ -399,7 +404,7 @@ func TestInstanceThatRunsAgainIsRestored(t *testing.T) {
 	for _, ahead := range []time.Duration{0, 10 * time.Minute, -10 * time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t)
-			w.clockAhead = ahead
+			w.setClockAhead(ahead)
 			w.addNode("a", "i-0a")
 			w.send(stateChange("i-0a", "stopping"))
 			kill := w.start()
@@ -422,9 +427,9 @@ func TestWrongClockEndsNoNotice(t *testing.T) {
 		for _, nodeAhead := range []time.Duration{0, ahead} { // the node has the clock of AWS, or that of the process
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t)
-				w.clockAhead = ahead
+				w.setClockAhead(ahead)
 				w.addNode("a", "i-0a")
-				w.setNode("a", func(n *kubeapi.Node) { n.Status.Conditions[0].LastTransitionTime = time.Now().Add(nodeAhead - ahead) })
+				w.setNode("a", func(n *kubeapi.Node) { n.Status.Conditions[0].LastTransitionTime = time.Now().Add(nodeAhead) })
 				launched := stateChange("i-0a", "running") // delivered late
 				time.Sleep(4 * time.Minute)
 				w.send(spot("i-0a"))
@@ -441,28 +446,56 @@ func TestWrongClockEndsNoNotice(t *testing.T) {
 	}
 }
 
+func TestClockThatIsSetDuringADrainEndsNoNotice(t *testing.T) {
+	for _, set := range [][2]time.Duration{{2 * time.Hour, 0}, {-2 * time.Hour, 0}, {0, 49 * time.Hour}, {25 * time.Hour, 25 * time.Hour}} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			w.setClockAhead(set[0])
+			w.drainTime = 10 * time.Minute
+			w.addNode("a", "i-0a")
+			w.addNode("b", "i-0b")
+			w.send(spot("i-0a"))
+			w.send(w.timedHook("i-0b", "TERMINATING", "token"))
+			defer w.start()()
+			time.Sleep(time.Minute)
+			w.setClockAhead(set[1])
+			await(t, fmt.Sprintf("clock %v ahead: the messages are left", set), 10*time.Minute, func() bool { return w.countMessages() == 0 })
+			if w.drainsOf("a") != 1 || w.drainsOf("b") != 1 || w.waitingHooks() != 0 || w.phaseOf("a", string(queue.SpotInterruption)) != "drained" {
+				t.Errorf("clock %v ahead: %d and %d drains, %d hooks wait, phase %q", set, w.drainsOf("a"), w.drainsOf("b"), w.waitingHooks(), w.phaseOf("a", string(queue.SpotInterruption)))
+			}
+		})
+	}
+}
+
 func TestClockOfEarlierProcessIsCorrected(t *testing.T) {
 	for _, ahead := range []time.Duration{-10 * time.Minute, 10 * time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t)
-			w.clockAhead, w.drainTime = ahead, 30*time.Second
+			w.setClockAhead(ahead)
+			w.drainTime = 30 * time.Second
 			w.addNode("a", "i-0a")
 			w.send(spot("i-0a"))
 			kill := w.start()
 			await(t, "the node is not drained", time.Minute, func() bool { return w.drainsOf("a") == 1 })
 			kill()
 			recorded := w.clockAheadOf("a")
-			w.clockAhead = 0 // the next process runs elsewhere
+			w.setClockAhead(0) // the next process runs elsewhere
 			defer w.start()()
 			await(t, "the drain does not end", time.Minute, func() bool { return w.phaseOf("a", string(queue.SpotInterruption)) == "drained" })
 			if now := w.clockAheadOf("a"); (recorded-ahead).Abs() > 2*time.Second || now != 0 {
 				t.Errorf("clock %v ahead: the first process has recorded %v, the second %v", ahead, recorded, now)
 			}
-			// If the clock of the first process was ahead, the interruption was due 8 minutes ago. Otherwise it is due in 12 minutes.
-			w.setNode("a", func(n *kubeapi.Node) { n.Status.Conditions[0].LastTransitionTime = time.Now() })
-			time.Sleep(10 * time.Second)
-			if isRestored := w.phaseOf("a", string(queue.SpotInterruption)) == ""; isRestored != (ahead > 0) {
-				t.Errorf("clock %v ahead: the rebooted node is restored: %v", ahead, isRestored)
+			reboot := func() (isRestored bool) {
+				w.setNode("a", func(n *kubeapi.Node) { n.Status.Conditions[0].LastTransitionTime = time.Now() })
+				time.Sleep(10 * time.Second)
+				return w.phaseOf("a", string(queue.SpotInterruption)) == ""
+			}
+			if reboot() {
+				t.Errorf("clock %v ahead: the node is restored before the interruption is due", ahead)
+			}
+			time.Sleep(3 * time.Minute)
+			if !reboot() {
+				t.Errorf("clock %v ahead: the node is not restored after the interruption", ahead)
 			}
 		})
 	}
@@ -585,7 +618,7 @@ func TestInstanceOfWarmPoolThatRunsAgainIsRestored(t *testing.T) {
 func TestHookOfDaysAgoDrainsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		old := fmt.Sprintf(`{"Time":%q,%s`, time.Now().UTC().Format(time.RFC3339), w.hook("i-0a", "TERMINATING", "token")[1:])
+		old := w.timedHook("i-0a", "TERMINATING", "token")
 		time.Sleep(49 * time.Hour)
 		w.addNode("a", "i-0a") // back from a warm pool
 		w.send(old)
@@ -670,7 +703,7 @@ func TestDrainWithoutHeartbeatsEndsWithTheHook(t *testing.T) {
 			w.drainTime = time.Hour
 			w.addNode("a", "i-0a")
 			began := time.Now()
-			w.send(fmt.Sprintf(`{"Time":%q,%s`, began.UTC().Format(time.RFC3339), w.hook("i-0a", "TERMINATING", "token")[1:]))
+			w.send(w.timedHook("i-0a", "TERMINATING", "token"))
 			time.Sleep(30 * time.Second) // the message waits in the queue
 			defer w.start()()
 			await(t, "the node is not drained", time.Minute, func() bool { return w.drainsOf("a") == 1 })

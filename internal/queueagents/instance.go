@@ -34,7 +34,8 @@ type instance struct {
 type instanceNotice struct {
 	notice.Notice
 
-	due time.Time // when the interruption is due; zero is unknown
+	// due is when the interruption is due, by the clock of AWS; zero is unknown.
+	due time.Time
 	// announced is the time of the event by the clock of AWS, or else when it was first read.
 	announced time.Time
 	// changedAt is the time of the event that says when the interruption is due. Events come in any order.
@@ -131,8 +132,10 @@ func (c *Controller) reconcile(id string) {
 	}
 	c.applyMessages(i, now)
 	c.readRecords(i, nodes)
-	if c.inbox.KnowsClock() {
-		i.setClockAhead(c.inbox.ClockAhead())
+	if c.inbox.KnowsClock() { // another process may have recorded the notices, or the clock was set since
+		for _, n := range i.notices {
+			n.ClockAhead = c.inbox.ClockAhead()
+		}
 	}
 	c.dropEndedNotices(i, nodes, now)
 	due, planned, later := i.split(c.toClockOfAWS(now))
@@ -153,8 +156,9 @@ func (c *Controller) reconcile(id string) {
 	}
 }
 
-// toClockOfAWS returns a time of this process by the clock of AWS, which the times of events have.
-func (c *Controller) toClockOfAWS(t time.Time) time.Time { return t.Add(-c.inbox.ClockAhead()) }
+// toClockOfAWS returns a time of time.Now by the clock of AWS, which the times of events, messages and notices have. So a wrong
+// clock of this process, or one that is set, changes nothing.
+func (c *Controller) toClockOfAWS(t time.Time) time.Time { return c.inbox.ToClockOfSQS(t) }
 
 func (c *Controller) forget(i *instance, nodes []*node) {
 	for _, n := range i.notices {
@@ -196,7 +200,7 @@ func (i *instance) endedBy(e *queue.Event) []string {
 	for id, n := range i.notices {
 		switch queue.KindOfNotice(id) {
 		case queue.StateChange, queue.SpotInterruption, queue.CapacityReservation:
-			if !n.due.IsZero() && e.Time.After(n.due.Add(-n.ClockAhead)) { // both by the clock of AWS
+			if !n.due.IsZero() && e.Time.After(n.due) {
 				all = append(all, id)
 			}
 		case queue.ASGTerminate, queue.Rebalance: // an instance of a warm pool, or a stopped one, runs again
@@ -241,7 +245,7 @@ func (c *Controller) applyInterruption(i *instance, m *message, now time.Time) {
 		if e.Kind == queue.ASGTerminate && !c.hooks.KeepsWaiting() && !e.Time.IsZero() {
 			known.NotBefore = e.Time.Add(known.NoticePeriod)
 		}
-		known.due = dueTime(known.Notice, now)
+		known.due = dueTime(known.Notice, c.toClockOfAWS(now))
 		known.NotApprovable = known.NotApprovable || !c.options.Acknowledges
 		i.notices[id] = known
 	}
@@ -252,13 +256,13 @@ func (c *Controller) applyInterruption(i *instance, m *message, now time.Time) {
 	}
 }
 
-// dueTime returns when the interruption of a notice that is first read now is due.
+// dueTime returns when the interruption of a notice that is first read now is due. Both times are by the clock of AWS.
 func dueTime(n notice.Notice, now time.Time) time.Time {
 	switch {
 	case n.Type == notice.Rebalance:
 		return time.Time{}
 	case !n.NotBefore.IsZero():
-		return n.NotBefore.Add(n.ClockAhead)
+		return n.NotBefore
 	}
 	return now.Add(n.NoticePeriod)
 }
@@ -272,7 +276,7 @@ func (c *Controller) readRecords(i *instance, nodes []*node) {
 		}
 		n.NotApprovable = true // until its message has told the hook
 		if n.Type != notice.Rebalance && due.IsZero() && !n.NotBefore.IsZero() {
-			due = n.NotBefore.Add(n.ClockAhead)
+			due = n.NotBefore
 		}
 		i.notices[n.ID] = &instanceNotice{Notice: n, due: due, announced: announced}
 		return true
@@ -280,14 +284,18 @@ func (c *Controller) readRecords(i *instance, nodes []*node) {
 	for _, n := range nodes {
 		var resumed []notice.Notice
 		for _, r := range n.reports {
-			if r.Type.HasDeadline() && !r.NotBefore.IsZero() {
-				r.Deadline = r.NotBefore.Add(r.ClockAhead) // the deadline of a started notice is its first read
+			due := r.Deadline
+			switch {
+			case r.Type.HasDeadline() && !r.NotBefore.IsZero():
+				due = r.NotBefore // the deadline of a started notice is its first read
+			case !due.IsZero():
+				due = due.Add(-r.ClockAhead)
 			}
 			announced := r.Seen.Add(-r.ClockAhead)
 			if r.Type == notice.Rebalance && !r.NotBefore.IsZero() {
 				announced = r.NotBefore
 			}
-			if add(r.Notice, r.Deadline, announced) {
+			if add(r.Notice, due, announced) {
 				resumed = append(resumed, r.Notice)
 			}
 		}
@@ -300,26 +308,18 @@ func (c *Controller) readRecords(i *instance, nodes []*node) {
 	}
 }
 
-// setClockAhead corrects the times of all notices. Another process may have recorded them, or the clock was set since.
-func (i *instance) setClockAhead(ahead time.Duration) {
-	for _, n := range i.notices {
-		if !n.due.IsZero() {
-			n.due = n.due.Add(ahead - n.ClockAhead)
-		}
-		n.ClockAhead = ahead
-	}
-}
-
 // dropEndedNotices drops the notices that have ended although their instance still has a Node.
 func (c *Controller) dropEndedNotices(i *instance, nodes []*node, now time.Time) {
+	now = c.toClockOfAWS(now)
+	// The clock of a node may be that of AWS, or as wrong as this one: the earlier time counts.
+	ahead := max(0, c.inbox.ClockAhead())
 	for id, n := range i.notices {
-		due := n.due // the clock of a node may be that of AWS, or as wrong as this one: the later time counts
-		if n.ClockAhead < 0 && !due.IsZero() {
-			due = due.Add(-n.ClockAhead)
-		}
-		if slices.ContainsFunc(nodes, func(node *node) bool { return queue.HasEnded(n.Notice, due, readySince(node.Node), now) }) {
+		if slices.ContainsFunc(nodes, func(node *node) bool {
+			ready := readySince(node.Node)
+			return !ready.IsZero() && queue.HasEnded(n.Notice, n.due, ready.Add(-ahead), now)
+		}) {
 			c.log.Info("the notice has ended: the node is Ready after the interruption was due", "instance", i.id, "id", id, "due", n.due)
-			i.ended[id] = c.toClockOfAWS(now) // compared with times of AWS
+			i.ended[id] = now
 			i.removeNotice(id)
 		}
 	}

@@ -111,7 +111,7 @@ func (c *Controller) retryDrain(known *instanceNotice, n *node, now time.Time) {
 func (c *Controller) completeLaunch(m *message, nodes []*node, now time.Time) bool {
 	isReady := slices.ContainsFunc(nodes, func(n *node) bool { return !readySince(n.Node).IsZero() })
 	if !isReady {
-		return m.hookTimeout > 0 && !m.Sent.IsZero() && now.Sub(m.Sent) > m.hookTimeout+c.options.Config.UnknownNodeGrace
+		return m.hookTimeout > 0 && !m.Sent.IsZero() && c.toClockOfAWS(now).Sub(m.Sent) > m.hookTimeout+c.options.Config.UnknownNodeGrace
 	}
 	return c.completeHook(m, 0, now)
 }
@@ -170,7 +170,7 @@ const restartGrace = 30 * time.Second
 
 // isPastGrace reports whether a message is older than its grace.
 func (c *Controller) isPastGrace(m *message) bool {
-	return !m.Sent.IsZero() && time.Since(m.Sent) >= c.graceOf(m)
+	return !m.Sent.IsZero() && c.toClockOfAWS(time.Now()).Sub(m.Sent) >= c.graceOf(m)
 }
 
 // remainingGrace returns how long this process has to see no Node for the instance of a message. The time since the message

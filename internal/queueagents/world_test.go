@@ -8,10 +8,10 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
-	"regexp"
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -43,8 +43,8 @@ type world struct {
 	policy agent.NoticePolicy
 	// drainTime is how long each drain takes.
 	drainTime time.Duration
-	// clockAhead is how far the clock of the process is ahead of the clock of AWS. It may change while no process runs.
-	clockAhead time.Duration
+	// clockAhead is how far the clock of the process is ahead of the clock of AWS, in nanoseconds. AWS has the clock of the test.
+	clockAhead atomic.Int64
 
 	mu       sync.Mutex
 	process  int // the running one; an older one changes nothing any more
@@ -85,6 +85,12 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
+// setClockAhead sets the clock of the process, which may run.
+func (w *world) setClockAhead(ahead time.Duration) { w.clockAhead.Store(int64(ahead)) }
+
+// wall returns what the clock of the process shows.
+func (w *world) wall(t time.Time) time.Time { return t.Add(time.Duration(w.clockAhead.Load())) }
+
 // start starts a process. The result kills it: none of its requests has an effect any more.
 func (w *world) start() (kill func()) {
 	w.mu.Lock()
@@ -108,7 +114,7 @@ func (w *world) start() (kill func()) {
 		},
 		Clients: queue.Clients{SQS: clients, EC2: clients, AutoScaling: clients}, Config: w.config, Policy: w.policy,
 		Leads: poll.Leads{Retirement: 24 * time.Hour, Maintenance: 15 * time.Minute}, Acknowledges: true,
-		Metrics: queue.NewMetrics(observe.NewRegistry()), Log: slog.New(slog.NewTextHandler(w.t.Output(), nil)),
+		Metrics: queue.NewMetrics(observe.NewRegistry()), Log: slog.New(slog.NewTextHandler(w.t.Output(), nil)), Wall: w.wall,
 		OnUnreadable: func(queue.Message, error) {
 			w.mu.Lock()
 			w.unreadable++
@@ -192,21 +198,9 @@ func (w *world) deleteNode(name string) {
 	}
 }
 
-// eventTime matches the time of an event.
-var eventTime = regexp.MustCompile(`"([tT])ime":"([^"]*)"`)
-
-// send sends a message. It converts the time of the event from the clock of the process to the clock of AWS.
 func (w *world) send(body string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	body = eventTime.ReplaceAllStringFunc(body, func(text string) string {
-		match := eventTime.FindStringSubmatch(text)
-		at, err := time.Parse(time.RFC3339, match[2])
-		if err != nil {
-			w.t.Error(err)
-		}
-		return fmt.Sprintf(`"%sime":%q`, match[1], at.Add(-w.clockAhead).Format(time.RFC3339))
-	})
 	w.sent++
 	id := fmt.Sprintf("message-%d", w.sent)
 	w.messages[id] = &queued{id: id, body: body, sent: time.Now(), visibleAt: time.Now()}
@@ -275,7 +269,7 @@ type fakeAWS struct {
 
 // newMetadata returns the metadata of a response that AWS sends now.
 func (f *fakeAWS) newMetadata(ctx context.Context) middleware.Metadata {
-	date := time.Now().Add(-f.w.clockAhead).UTC().Format(http.TimeFormat)
+	date := time.Now().UTC().Format(http.TimeFormat)
 	_, metadata, _ := awsmiddleware.RecordResponseTiming{}.HandleDeserialize(ctx, middleware.DeserializeInput{}, middleware.DeserializeHandlerFunc(
 		func(context.Context, middleware.DeserializeInput) (out middleware.DeserializeOutput, _ middleware.Metadata, _ error) {
 			out.RawResponse = &smithyhttp.Response{Response: &http.Response{Header: http.Header{"Date": {date}}}}
@@ -295,7 +289,7 @@ func (f *fakeAWS) ReceiveMessage(ctx context.Context, in *sqs.ReceiveMessageInpu
 				m.visibleAt = time.Now().Add(time.Duration(in.VisibilityTimeout) * time.Second)
 				out.Messages = append(out.Messages, types.Message{
 					MessageId: aws.String(m.id), ReceiptHandle: aws.String(m.handle), Body: aws.String(m.body),
-					Attributes: map[string]string{"SentTimestamp": strconv.FormatInt(m.sent.Add(-f.w.clockAhead).UnixMilli(), 10), "ApproximateReceiveCount": strconv.Itoa(m.receives)},
+					Attributes: map[string]string{"SentTimestamp": strconv.FormatInt(m.sent.UnixMilli(), 10), "ApproximateReceiveCount": strconv.Itoa(m.receives)},
 				})
 			}
 		}
@@ -508,9 +502,9 @@ func (a *fakeAgent) change(change func(annotations map[string]string)) {
 
 // record records the phase of a notice. The first record of a drain counts the drain.
 func (a *fakeAgent) record(n notice.Notice, phase string) {
-	owner := report.ClaimOwner(n.Source, n.ID)
+	owner, now := report.ClaimOwner(n.Source, n.ID), a.w.wall(time.Now())
 	state, _ := json.Marshal(map[string]any{
-		"notice": n, "phase": phase, "seen": map[string]any{"first": time.Now()}, "decision": map[string]any{"deadline": time.Now().Add(time.Minute), "reason": "test"},
+		"notice": n, "phase": phase, "seen": map[string]any{"first": now}, "decision": map[string]any{"deadline": now.Add(time.Minute), "reason": "test"},
 	})
 	record, _ := json.Marshal(cordon.Record{Owner: owner, State: state})
 	a.change(func(annotations map[string]string) {

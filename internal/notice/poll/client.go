@@ -14,6 +14,10 @@ import (
 	"time"
 )
 
+// maxClockAhead is the largest difference between the clocks that is used to correct deadlines. A larger difference is
+// ignored. Then NotBefore lies in the past, and the minimum notice time applies.
+const maxClockAhead = 24 * time.Hour
+
 // maxExcerpt limits how much of an error response an error message quotes, in bytes.
 const maxExcerpt = 512
 
@@ -55,7 +59,7 @@ func NewClient(o ClientOptions) *Client {
 		transport = o.Wrap(transport)
 	}
 	return &Client{
-		options: o, transport: own,
+		options: o, transport: own, clock: Clock{MaxAhead: maxClockAhead},
 		http: &http.Client{
 			Transport:     transport,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

@@ -45,7 +45,7 @@ type Message struct {
 	ID            string
 	ReceiptHandle string
 	Body          string
-	// Sent is when the message was sent to the queue, or first received if SQS does not tell.
+	// Sent is when the message was sent to the queue, or first received if SQS does not tell. It is a time of SQS's clock.
 	Sent time.Time
 	// Receives is how often SQS has delivered it; 0 is unknown.
 	Receives int

@@ -57,6 +57,8 @@ type InboxOptions struct {
 	OnUnreadable func(m Message, err error)
 	// Beat is called at every request for messages, and OnReceive at every response; nil is not called.
 	Beat, OnReceive func()
+	// Wall is as in [poll.Clock]; nil is the clock of the system.
+	Wall func(t time.Time) time.Time
 }
 
 // Inbox receives the messages of a queue. It hides a message from other receivers until the message is deleted or
@@ -85,7 +87,7 @@ type trackedMessage struct {
 
 // NewInbox returns an inbox.
 func NewInbox(o InboxOptions) *Inbox {
-	return &Inbox{options: o, wake: make(chan struct{}, 1), tracked: map[string]*trackedMessage{}, reported: map[string]bool{}}
+	return &Inbox{options: o, clock: poll.Clock{Wall: o.Wall}, wake: make(chan struct{}, 1), tracked: map[string]*trackedMessage{}, reported: map[string]bool{}}
 }
 
 // Run receives messages until ctx ends. It passes each message that names instances to handle, once until the message is
@@ -134,6 +136,9 @@ func (b *Inbox) Run(ctx context.Context, handle func(m Message, e Event)) {
 // ClockAhead returns how far this process's clock is ahead of SQS's clock; negative is behind.
 func (b *Inbox) ClockAhead() time.Duration { return b.clock.Ahead() }
 
+// ToClockOfSQS returns a time of time.Now by SQS's clock, as [poll.Clock.ToServiceTime].
+func (b *Inbox) ToClockOfSQS(t time.Time) time.Time { return b.clock.ToServiceTime(t) }
+
 // KnowsClock reports whether SQS has told its time.
 func (b *Inbox) KnowsClock() bool { return b.clock.IsKnown() }
 
@@ -173,9 +178,9 @@ func (b *Inbox) receive(ctx context.Context, wait time.Duration) ([]Message, err
 	}
 	all := make([]Message, 0, len(out.Messages))
 	for _, m := range out.Messages {
-		read := Message{ID: aws.ToString(m.MessageId), ReceiptHandle: aws.ToString(m.ReceiptHandle), Body: aws.ToString(m.Body), Sent: time.Now()}
+		read := Message{ID: aws.ToString(m.MessageId), ReceiptHandle: aws.ToString(m.ReceiptHandle), Body: aws.ToString(m.Body), Sent: b.ToClockOfSQS(time.Now())}
 		if ms, err := strconv.ParseInt(m.Attributes[string(types.MessageSystemAttributeNameSentTimestamp)], 10, 64); err == nil {
-			read.Sent = time.UnixMilli(ms).Add(b.clock.Ahead()) // by the clock of this process
+			read.Sent = time.UnixMilli(ms)
 		}
 		read.Receives, _ = strconv.Atoi(m.Attributes[string(types.MessageSystemAttributeNameApproximateReceiveCount)]) // 0 is unknown
 		all = append(all, read)
@@ -259,7 +264,7 @@ func (b *Inbox) writeNow(messageID string, change func(*trackedMessage)) {
 	}
 }
 
-// Oldest returns when the oldest message that is not handled yet was sent, and the number of such messages.
+// Oldest returns when the oldest message that is not handled yet was sent, by SQS's clock, and the number of such messages.
 func (b *Inbox) Oldest() (sent time.Time, count int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
