@@ -447,7 +447,7 @@ func TestWrongClockEndsNoNotice(t *testing.T) {
 }
 
 func TestClockThatIsSetDuringADrainEndsNoNotice(t *testing.T) {
-	for _, set := range [][2]time.Duration{{2 * time.Hour, 0}, {-2 * time.Hour, 0}, {0, 49 * time.Hour}, {25 * time.Hour, 25 * time.Hour}} {
+	for _, set := range [][2]time.Duration{{2 * time.Hour, 0}, {-2 * time.Hour, 0}, {0, 49 * time.Hour}, {25 * time.Hour, 25 * time.Hour}, {49 * time.Hour, 49 * time.Hour}} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t)
 			w.setClockAhead(set[0])

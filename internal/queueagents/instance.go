@@ -224,7 +224,7 @@ func (i *instance) removeNotice(id string) {
 func (c *Controller) applyInterruption(i *instance, m *message, now time.Time) {
 	e := &m.event
 	id := e.NoticeID()
-	if e.IsExpired(now) {
+	if e.IsExpired(c.toClockOfAWS(now)) {
 		return
 	}
 	if end, isEnded := i.ended[id]; isEnded {

@@ -35,7 +35,7 @@ func (c *Controller) isHandled(i *instance, m *message, nodes []*node, planned [
 	e := &m.event
 	known := i.notices[e.NoticeID()]
 	switch {
-	case e.IsExpired(now):
+	case e.IsExpired(c.toClockOfAWS(now)):
 		return true // AWS does not wait any more, even if it has refused each completion of the hook
 	case len(nodes) == 0 && e.Kind == queue.StateChange && !e.IsInterruption(i.id):
 		return true // an instance that starts has no notice to end

@@ -68,7 +68,7 @@ func (e *Event) IsInterruption(instance string) bool {
 }
 
 // IsExpired reports whether the event is about a lifecycle hook that cannot wait any more. Its instance is terminated, or
-// is one of a warm pool that may be in service again.
+// is one of a warm pool that may be in service again. now is by the clock of AWS.
 func (e *Event) IsExpired(now time.Time) bool {
 	return e.Hook.Name != "" && !e.Time.IsZero() && now.Sub(e.Time) > maxHookHold
 }
