@@ -872,6 +872,48 @@ func TestRefusedCompletionIsRetriedAndReported(t *testing.T) {
 	}
 }
 
+func TestNodeIsNotRestoredWhileItsHookWaits(t *testing.T) {
+	refusals := map[string]error{
+		"no right":      &smithy.GenericAPIError{Code: "AccessDenied"},
+		"unknown group": &smithy.GenericAPIError{Code: "ValidationError", Message: "AutoScalingGroup name not found - AutoScalingGroup workers not found"},
+	}
+	for name, refusal := range refusals {
+		for _, restarts := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				hook := queue.Event{Kind: queue.ASGTerminate, Hook: queue.Hook{Group: "workers", Name: "drain", Token: "token"}}
+				w := newWorld(t)
+				w.addNode("a", "i-0a")
+				w.fail("complete", refusal)
+				w.send(w.timedHook("i-0a", "TERMINATING", "token"))
+				kill := w.start()
+				defer func() { kill() }()
+				time.Sleep(3 * time.Hour) // the node survives the timeout of the hook by more than an hour; heartbeats end after 200 minutes
+				// The kubelet has restarted.
+				w.setNode("a", func(n *kubeapi.Node) { n.Status.Conditions[0].LastTransitionTime = time.Now() })
+				time.Sleep(time.Minute)
+				if restarts {
+					kill()
+					w.fail("receive", errors.New("throttled"))
+					kill = w.start()
+					time.Sleep(time.Minute)
+					w.fail("receive", nil)
+					time.Sleep(time.Minute)
+				}
+				before := w.countHeartbeats()
+				time.Sleep(5 * time.Minute)
+				if phase := w.phaseOf("a", hook.NoticeID()); phase != "drained" || w.countMessages() != 1 || w.countHeartbeats() == before {
+					t.Errorf("%s, restarts %v: phase %q, %d messages, %d heartbeats in 5 minutes", name, restarts, phase, w.countMessages(), w.countHeartbeats()-before)
+				}
+				w.fail("complete", nil)
+				await(t, name+": the hook waits", time.Minute, func() bool { return w.waitingHooks() == 0 && w.countMessages() == 0 })
+				if w.drainsOf("a") != 1 {
+					t.Errorf("%s, restarts %v: %d drains", name, restarts, w.drainsOf("a"))
+				}
+			})
+		}
+	}
+}
+
 func TestHookThatIsRefusedForGoodIsDroppedOnceItHasEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

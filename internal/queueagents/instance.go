@@ -314,6 +314,9 @@ func (c *Controller) dropEndedNotices(i *instance, nodes []*node, now time.Time)
 	// The clock of a node may be that of AWS, or as wrong as this one: the earlier time counts.
 	ahead := max(0, c.inbox.ClockAhead())
 	for id, n := range i.notices {
+		if c.mayHookWait(i, n, nodes, now) {
+			continue // until the hook ends, its instance is going to be terminated
+		}
 		if slices.ContainsFunc(nodes, func(node *node) bool {
 			ready := readySince(node.Node)
 			return !ready.IsZero() && queue.HasEnded(n.Notice, n.due, ready.Add(-ahead), now)
@@ -328,6 +331,22 @@ func (c *Controller) dropEndedNotices(i *instance, nodes []*node, now time.Time)
 			delete(i.ended, id)
 		}
 	}
+}
+
+// mayHookWait reports whether heartbeats keep the lifecycle hook of a notice waiting: AWS may have refused each completion for
+// hours. now is by the clock of AWS.
+func (c *Controller) mayHookWait(i *instance, n *instanceNotice, nodes []*node, now time.Time) bool {
+	switch {
+	case queue.KindOfNotice(n.ID) != queue.ASGTerminate, !c.options.Acknowledges, !c.hooks.KeepsWaiting(), queue.IsHookExpired(n.announced, now):
+		return false
+	case n.approval != nil:
+		return !n.approval.isCompleted() && i.hasMessageFor(n.ID)
+	}
+	// The notice is on record, and its message was not received again yet. If it only cordons, its hook may be completed.
+	return slices.ContainsFunc(nodes, func(node *node) bool {
+		r := node.reportOf(n.ID)
+		return r != nil && r.Phase != string(agent.Cordoned) && r.Phase != string(agent.Acknowledged)
+	})
 }
 
 func (n *node) hasRecord(id string) bool {

@@ -70,7 +70,13 @@ func (e *Event) IsInterruption(instance string) bool {
 // IsExpired reports whether the event is about a lifecycle hook that cannot wait any more. Its instance is terminated, or
 // is one of a warm pool that may be in service again. now is by the clock of AWS.
 func (e *Event) IsExpired(now time.Time) bool {
-	return e.Hook.Name != "" && !e.Time.IsZero() && now.Sub(e.Time) > maxHookHold
+	return e.Hook.Name != "" && IsHookExpired(e.Time, now)
+}
+
+// IsHookExpired reports whether a lifecycle hook cannot wait any more that was announced at a time; zero is unknown. Both times
+// are by the clock of AWS.
+func IsHookExpired(announced, now time.Time) bool {
+	return !announced.IsZero() && now.Sub(announced) > maxHookHold
 }
 
 // NewNotice returns the notice for one instance of an interruption. hookTimeout is how long a drain for a lifecycle hook may
