@@ -501,6 +501,61 @@ func TestClockOfEarlierProcessIsCorrected(t *testing.T) {
 	}
 }
 
+func TestNextProcessWithAWrongClockWaitsForTheClockOfAWS(t *testing.T) {
+	for _, ahead := range [][3]time.Duration{{2 * time.Hour, 2 * time.Hour, 2 * time.Hour}, {0, 2 * time.Hour, 2 * time.Hour}, {0, 0, 0}} {
+		for _, answers := range []bool{true, false} {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.config.DeleteIfNodeNotFound = true // of the other instance
+				w.setClockAhead(ahead[0])
+				w.addNode("a", "i-0a")
+				w.send(health("upcoming", time.Now().Add(time.Hour)))
+				kill := w.start()
+				await(t, "the message is left", time.Minute, func() bool { return w.countMessages() == 0 })
+				w.setClockAhead(ahead[1])
+				time.Sleep(2 * time.Minute)
+				kill()
+				w.setClockAhead(ahead[2])
+				w.fail("receive", errors.New("throttled"))
+				defer w.start()()
+				time.Sleep(2 * time.Minute)
+				if answers {
+					w.fail("receive", nil)
+				}
+				time.Sleep(35 * time.Minute)
+				if w.drainsOf("a") != 0 {
+					t.Errorf("clocks %v ahead, SQS answers %v: drained 20 minutes before the event", ahead, answers)
+				}
+				await(t, "the node is not drained before the event", 15*time.Minute, func() bool { return w.drainsOf("a") == 1 })
+			})
+		}
+	}
+}
+
+func TestNextProcessEndsNoNoticeBeforeItKnowsTheClockOfAWS(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.drainTime = 10 * time.Minute
+		w.addNode("a", "i-0a")
+		w.send(spot("i-0a"))
+		kill := w.start()
+		await(t, "the node is not drained", time.Minute, func() bool { return w.drainsOf("a") == 1 })
+		kill()
+		w.setClockAhead(2 * time.Hour) // on another machine
+		w.fail("receive", errors.New("throttled"))
+		defer w.start()()
+		time.Sleep(time.Minute)
+		if phase := w.phaseOf("a", string(queue.SpotInterruption)); phase != "draining" {
+			t.Errorf("phase %q before SQS has answered", phase)
+		}
+		w.fail("receive", nil)
+		await(t, "the message is left", 15*time.Minute, func() bool { return w.countMessages() == 0 })
+		if phase := w.phaseOf("a", string(queue.SpotInterruption)); phase != "drained" || w.drainsOf("a") != 1 {
+			t.Errorf("phase %q, %d drains", phase, w.drainsOf("a"))
+		}
+	})
+}
+
 // clockAheadOf returns how far the process's clock is ahead, as the only record of a node says.
 func (w *world) clockAheadOf(node string) time.Duration {
 	w.mu.Lock()

@@ -132,13 +132,16 @@ func (c *Controller) reconcile(id string) {
 	}
 	c.applyMessages(i, now)
 	c.readRecords(i, nodes)
-	if c.inbox.KnowsClock() { // another process may have recorded the notices, or the clock was set since
-		for _, n := range i.notices {
+	awsNow := c.toClockOfAWS(now)
+	if c.inbox.KnowsClock() {
+		for _, n := range i.notices { // another process may have recorded it, or the clock was set since
 			n.ClockAhead = c.inbox.ClockAhead()
 		}
+		c.dropEndedNotices(i, nodes, awsNow)
+	} else { // the node list comes before the first answer of SQS: the clock may be as wrong as an earlier process has found it
+		awsNow = awsNow.Add(-i.recordedClockAhead())
 	}
-	c.dropEndedNotices(i, nodes, now)
-	due, planned, later := i.split(c.toClockOfAWS(now))
+	due, planned, later := i.split(awsNow)
 	for _, n := range nodes {
 		c.syncAgent(i, n, due, planned)
 		c.syncPlanned(n, i, later, now)
@@ -308,10 +311,22 @@ func (c *Controller) readRecords(i *instance, nodes []*node) {
 	}
 }
 
-// dropEndedNotices drops the notices that have ended although their instance still has a Node.
+// recordedClockAhead returns how far the clock of an earlier process was ahead; 0 is unknown. If the notices differ, the latest
+// event is not drained early.
+func (i *instance) recordedClockAhead() time.Duration {
+	var all []time.Duration
+	for _, n := range i.notices {
+		all = append(all, n.ClockAhead)
+	}
+	if len(all) == 0 {
+		return 0
+	}
+	return slices.Max(all)
+}
+
+// dropEndedNotices drops the notices that have ended although their instance still has a Node. now is by the clock of AWS.
 func (c *Controller) dropEndedNotices(i *instance, nodes []*node, now time.Time) {
-	now = c.toClockOfAWS(now)
-	// The clock of a node may be that of AWS, or as wrong as this one: the earlier time counts.
+	// The clock of a node may be right, or as wrong as this one: the earlier time counts.
 	ahead := max(0, c.inbox.ClockAhead())
 	for id, n := range i.notices {
 		if c.mayHookWait(i, n, nodes, now) {

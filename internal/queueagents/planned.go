@@ -16,6 +16,9 @@ import (
 // ahead, and a queue keeps messages for at most 14 days.
 const PlannedAnnotation = "slipway.dev/aws-queue-planned"
 
+// maxRecordedDrift is how much a clock may change until the planned events are recorded again.
+const maxRecordedDrift = time.Minute
+
 // readPlanned returns the scheduled events in the annotation. A malformed annotation has none, and is replaced by the next
 // event.
 func readPlanned(n *kubeapi.Node) []notice.Notice {
@@ -39,7 +42,8 @@ func (c *Controller) syncPlanned(n *node, i *instance, later []notice.Notice, no
 		}
 	}
 	isSame := func(a, b notice.Notice) bool {
-		return a.ID == b.ID && a.NotBefore.Equal(b.NotBefore) && a.Type == b.Type
+		isClockSet := (a.ClockAhead - b.ClockAhead).Abs() > maxRecordedDrift // the next process begins with it
+		return a.ID == b.ID && a.NotBefore.Equal(b.NotBefore) && a.Type == b.Type && !isClockSet
 	}
 	for at := range wanted {
 		wanted[at] = wanted[at].TrimForRecord(i.id)
