@@ -888,11 +888,23 @@ func TestPlannedEventOutlivesItsNode(t *testing.T) {
 		w.config.DeleteIfNodeNotFound = true // of the other instance
 		w.addNode("a", "i-0a")
 		w.send(health("upcoming", time.Now().Add(3*time.Hour)))
+		w.send(bridge("aws.ec2", "EC2 Instance Rebalance Recommendation", `{"instance-id":"i-0a"}`))
+		w.send(w.hook("i-0a", "TERMINATING", "token"))
 		defer w.start()()
-		await(t, "the message is left", time.Minute, func() bool { return w.countMessages() == 0 })
+		await(t, "a message is left", time.Minute, func() bool { return w.countMessages() == 0 })
 		w.deleteNode("a")
-		time.Sleep(time.Hour) // longer than the grace
+		time.Sleep(11 * time.Minute) // longer than the grace
 		w.addNode("a", "i-0a")
+		time.Sleep(49 * time.Minute)
+		w.mu.Lock()
+		reports, _ := report.ReadReports(w.nodes["a"].Annotations)
+		w.mu.Unlock()
+		if len(reports) != 0 || w.drainsOf("a") != 1 {
+			t.Errorf("%d drains; the new node has the records %v", w.drainsOf("a"), reports)
+		}
+		w.mu.Lock()
+		w.drains["a"] = 0
+		w.mu.Unlock()
 		time.Sleep(2*time.Hour - 10*time.Minute)
 		if w.drainsOf("a") != 1 {
 			t.Errorf("%d drains 10 minutes before the event", w.drainsOf("a"))

@@ -152,10 +152,25 @@ func (c *Controller) reconcile(id string) {
 		}
 	}
 	c.syncHeartbeats(i, nodes, due)
-	// AWS may announce a scheduled event only once. If the instance registers again, its new Node gets the record.
-	isGone := len(nodes) == 0 && (!i.hadNode || len(later) == 0) && now.Sub(i.missingSince) > c.options.Config.UnknownNodeGrace
-	if len(i.messages) == 0 && len(i.ended) == 0 && (len(i.notices) == 0 || isGone) {
+	if len(i.messages) > 0 || len(i.ended) > 0 {
+		return
+	}
+	if len(nodes) == 0 && now.Sub(i.missingSince) > c.options.Config.UnknownNodeGrace {
+		i.removeNoticesOfLostNode(later)
+	}
+	if len(i.notices) == 0 {
 		c.forget(i, nodes)
+	}
+}
+
+// removeNoticesOfLostNode removes the notices of an instance without a Node. If the instance registers again, it was not
+// interrupted. Only scheduled events that are not due yet stay, for the new Node: AWS may announce them only once.
+func (i *instance) removeNoticesOfLostNode(later []notice.Notice) {
+	for id := range i.notices {
+		isLater := slices.ContainsFunc(later, func(n notice.Notice) bool { return n.ID == id })
+		if !isLater || !i.hadNode {
+			i.removeNotice(id)
+		}
 	}
 }
 
