@@ -857,18 +857,23 @@ func TestResolvedEntityRestoresOnlyItsNode(t *testing.T) {
 	})
 }
 
+// sendFlood sends messages of 10000 other instances, as many as the inbox takes.
+func (w *world) sendFlood() {
+	for k := range 10 {
+		var entities []string
+		for i := range 1000 {
+			entities = append(entities, fmt.Sprintf(`{"entityValue":"i-%x%04x"}`, k+1, i))
+		}
+		w.send(healthOf(strings.Join(entities, ","), "upcoming", time.Now().Add(time.Hour)))
+	}
+}
+
 func TestFloodOfOtherInstancesDelaysNoNotice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.addNode("a", "i-0a")
 		w.config.UnknownNodeGrace = 2 * time.Minute
-		for k := range 10 { // the inbox takes 10000 instances
-			var entities []string
-			for i := range 1000 {
-				entities = append(entities, fmt.Sprintf(`{"entityValue":"i-%x%04x"}`, k+1, i))
-			}
-			w.send(healthOf(strings.Join(entities, ","), "upcoming", time.Now().Add(time.Hour)))
-		}
+		w.sendFlood()
 		defer w.start()()
 		for range 8 { // until the flood is older than the grace
 			time.Sleep(30 * time.Second)
@@ -879,6 +884,19 @@ func TestFloodOfOtherInstancesDelaysNoNotice(t *testing.T) {
 		if w.drainsOf("a") != 1 || w.countMessages() != 0 {
 			t.Errorf("%d drains; %d messages are left", w.drainsOf("a"), w.countMessages())
 		}
+	})
+}
+
+func TestFloodOfOtherInstancesEndsNoLaunchHook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.hookTimeout = 5 * time.Minute
+		w.send(w.hook("i-0a", "LAUNCHING", "launch"))
+		w.sendFlood()
+		defer w.start()()
+		time.Sleep(230 * time.Second) // the flood comes again after 30 s, 90 s and 210 s
+		w.addNode("a", "i-0a")
+		await(t, "the hook waits", time.Minute, func() bool { return w.waitingHooks() == 0 })
 	})
 }
 

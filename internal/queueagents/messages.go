@@ -204,11 +204,22 @@ func (c *Controller) parkMessagesWithoutNode() {
 			}
 		}
 		delete(c.messages, m.ID)
-		c.inbox.Park(m.ID)
+		c.inbox.Park(m.ID, c.maxParked(m))
 	}
 	if parked > 0 {
 		c.log.Warn("too many messages at once: those of instances without a node are put back into the queue for a while", "messages", parked, "left", len(c.messages))
 	}
+}
+
+// maxParked returns how long a message may be parked at most; 0 is any time. At the timeout of a launch hook, AWS terminates the
+// instance although its Node may be Ready. So the message comes again several times before. It may not come often, because the
+// redrive policy limits the deliveries.
+func (c *Controller) maxParked(m *message) time.Duration {
+	hasEnded := m.hookTimeout > 0 && c.toClockOfAWS(time.Now()).Sub(m.Sent) > m.hookTimeout
+	if m.event.Kind != queue.ASGLaunch || hasEnded {
+		return 0
+	}
+	return max(m.hookTimeout/8, c.options.Config.Visibility)
 }
 
 // mayHaveNode reports whether an instance has or had a Node. While EC2 has not told the name of its Node, it may have one.

@@ -43,6 +43,8 @@ type world struct {
 	policy agent.NoticePolicy
 	// drainTime is how long each drain takes.
 	drainTime time.Duration
+	// hookTimeout is the timeout of each lifecycle hook.
+	hookTimeout time.Duration
 	// clockAhead is how far the clock of the process is ahead of the clock of AWS, in nanoseconds. AWS has the clock of the test.
 	clockAhead atomic.Int64
 
@@ -77,7 +79,7 @@ type queued struct {
 
 func newWorld(t *testing.T) *world {
 	w := &world{
-		t: t, config: queue.NewDefaultConfig(), policy: agent.DefaultNoticePolicy(), drainTime: 5 * time.Second,
+		t: t, config: queue.NewDefaultConfig(), policy: agent.DefaultNoticePolicy(), drainTime: 5 * time.Second, hookTimeout: 2 * time.Minute,
 		nodes: map[string]*kubeapi.Node{}, messages: map[string]*queued{}, drains: map[string]int{}, fails: map[string]error{}, hooks: map[string]bool{},
 		tags: map[string][]string{}, dnsNames: map[string]string{},
 	}
@@ -386,7 +388,7 @@ func (f *fakeAWS) RecordLifecycleActionHeartbeat(context.Context, *autoscaling.R
 func (f *fakeAWS) DescribeLifecycleHooks(context.Context, *autoscaling.DescribeLifecycleHooksInput, ...func(*autoscaling.Options)) (*autoscaling.DescribeLifecycleHooksOutput, error) {
 	err := f.w.begin(f.process, "hooks")
 	defer f.w.mu.Unlock()
-	return &autoscaling.DescribeLifecycleHooksOutput{LifecycleHooks: []astypes.LifecycleHook{{HeartbeatTimeout: aws.Int32(120)}}}, err
+	return &autoscaling.DescribeLifecycleHooksOutput{LifecycleHooks: []astypes.LifecycleHook{{HeartbeatTimeout: aws.Int32(int32(f.w.hookTimeout / time.Second))}}}, err
 }
 
 type fakeNodes struct {

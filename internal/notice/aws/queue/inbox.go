@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -83,6 +84,8 @@ type trackedMessage struct {
 	hiddenUntil, nextTry time.Time
 	// isHandled is true if the message has to be deleted. isParked is true if it is put back into the queue for a while.
 	isHandled, isParked bool
+	// maxParked is the longest time that it is hidden then; 0 is Config.ParkedVisibility.
+	maxParked time.Duration
 }
 
 // NewInbox returns an inbox.
@@ -248,9 +251,10 @@ func (b *Inbox) Delete(messageID string) {
 	b.writeNow(messageID, func(t *trackedMessage) { t.isHandled = true })
 }
 
-// Park puts a message back into the queue for a while, at most Config.ParkedVisibility. SQS then delivers it again.
-func (b *Inbox) Park(messageID string) {
-	b.writeNow(messageID, func(t *trackedMessage) { t.isParked = true })
+// Park puts a message back into the queue for a while, at most for longest or Config.ParkedVisibility. SQS then delivers it again.
+// If longest is 0, only Config.ParkedVisibility is the limit.
+func (b *Inbox) Park(messageID string, longest time.Duration) {
+	b.writeNow(messageID, func(t *trackedMessage) { t.isParked, t.maxParked = true, longest })
 }
 
 // writeNow changes a tracked message, and sends the request for it at once. It ignores a message that is not tracked.
@@ -358,7 +362,8 @@ func (b *Inbox) selectWrites(now time.Time, isEnd bool) (deleted, changed []writ
 			deleted = append(deleted, w)
 		case t.isParked:
 			// Each delivery doubles the pause, so that the message does not circulate quickly.
-			w.visibility = min(c.ParkedVisibility, c.Visibility<<min(max(t.Receives-1, 0), 16)) // 12 h is the most, so nothing overflows
+			longest := min(c.ParkedVisibility, cmp.Or(t.maxParked, c.ParkedVisibility))
+			w.visibility = min(longest, c.Visibility<<min(max(t.Receives-1, 0), 16)) // 12 h is the most, so nothing overflows
 			changed = append(changed, w)
 		case isEnd && t.Receives > maxReleases:
 		case isEnd:
