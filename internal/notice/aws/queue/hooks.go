@@ -50,7 +50,7 @@ type Hooks struct {
 type hookTimeout struct {
 	timeout time.Duration
 	readAt  time.Time
-	// isAssumed is true if the request failed in a way that may pass.
+	// isAssumed is true if the request failed. The real timeout may be shorter.
 	isAssumed bool
 }
 
@@ -106,7 +106,7 @@ func (h *Hooks) requestTimeout(ctx context.Context, hook Hook, key [2]string) ho
 	out, err := h.api.DescribeLifecycleHooks(limited, &autoscaling.DescribeLifecycleHooksInput{
 		AutoScalingGroupName: &hook.Group, LifecycleHookNames: []string{hook.Name},
 	})
-	read := hookTimeout{timeout: defaultHookTimeout, readAt: time.Now(), isAssumed: err != nil && !isFinal(err)}
+	read := hookTimeout{timeout: defaultHookTimeout, readAt: time.Now(), isAssumed: err != nil}
 	switch {
 	case err != nil:
 		h.log.Warn("cannot read the timeout of the lifecycle hook, assuming the default", "group", hook.Group, "hook", hook.Name, "timeout", read.timeout.String(), "err", err)
@@ -162,9 +162,6 @@ func (h *Hooks) SendHeartbeats(ctx context.Context, hook Hook, instance string) 
 			read = h.readTimeout(ctx, hook)
 		}
 		pause := cmp.Or(h.config.HeartbeatInterval, max(read.timeout/2, minHeartbeatInterval))
-		if read.isAssumed {
-			pause = min(pause, unknownTimeoutInterval)
-		}
 		switch err := h.sendHeartbeat(ctx, hook, instance); {
 		case ctx.Err() != nil:
 			return
@@ -177,6 +174,9 @@ func (h *Hooks) SendHeartbeats(ctx context.Context, hook Hook, instance string) 
 		default:
 			h.metrics.Heartbeats.Inc()
 			h.log.Info("sent a heartbeat for the lifecycle hook", "instance", instance, "group", hook.Group, "hook", hook.Name)
+		}
+		if read.isAssumed {
+			pause = min(pause, unknownTimeoutInterval)
 		}
 		if end := began.Add(h.maxHold(read.timeout)); !time.Now().Add(pause).Before(end) || !elapsed.Sleep(ctx, pause) {
 			return

@@ -85,26 +85,28 @@ func TestManyMessagesOfOneHookReadItsTimeoutOnce(t *testing.T) {
 }
 
 func TestHookStaysWaitingWhileItsTimeoutCannotBeRead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := slowGroups{err: errors.New("throttled")}
-		h := newTestHooks(&s)
-		ctx, stop := context.WithCancel(t.Context())
-		defer stop()
-		go h.SendHeartbeats(ctx, Hook{Group: "workers", Name: "drain"}, "i-0a")
-		time.Sleep(2 * time.Minute)
-		s.mu.Lock()
-		if s.heartbeats < 6 {
-			t.Errorf("%d heartbeats in 2m", s.heartbeats)
-		}
-		s.heartbeats, s.err = 0, nil
-		s.mu.Unlock()
-		time.Sleep(10 * time.Minute)
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.heartbeats < 11 || s.heartbeats > 13 {
-			t.Errorf("%d heartbeats in 10m with a timeout of 100s", s.heartbeats)
-		}
-	})
+	for _, failure := range []error{errors.New("throttled"), &smithy.GenericAPIError{Code: "AccessDenied"}, &smithy.GenericAPIError{Code: "ValidationError"}} {
+		synctest.Test(t, func(t *testing.T) {
+			s := slowGroups{err: failure}
+			h := newTestHooks(&s)
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			go h.SendHeartbeats(ctx, Hook{Group: "workers", Name: "drain"}, "i-0a")
+			time.Sleep(2 * time.Minute)
+			s.mu.Lock()
+			if s.heartbeats < 6 {
+				t.Errorf("%v: %d heartbeats in 2m", failure, s.heartbeats)
+			}
+			s.heartbeats, s.err = 0, nil
+			s.mu.Unlock()
+			time.Sleep(10 * time.Minute)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if s.heartbeats < 11 || s.heartbeats > 13 {
+				t.Errorf("%v: %d heartbeats in 10m with a timeout of 100s", failure, s.heartbeats)
+			}
+		})
+	}
 }
 
 func TestOnlyAMissingActionEndsAHook(t *testing.T) {
