@@ -82,7 +82,8 @@ func (r clientTransport) RoundTrip(request *http.Request) (*http.Response, error
 }
 
 // publicHost matches the public hosts of SQS, and its group is the region. The second form is an older one.
-var publicHost = regexp.MustCompile(`^(?:sqs\.([a-z0-9-]+)|([a-z0-9-]+)\.queue)\.(?:amazonaws\.com(?:\.cn)?|amazonaws\.eu|api\.aws)$`)
+var publicHost = regexp.MustCompile(`^(?:sqs\.([a-z0-9-]+)|([a-z0-9-]+)\.queue)\.(?:` +
+	`amazonaws\.com(?:\.cn)?|amazonaws\.eu|api\.aws|c2s\.ic\.gov|sc2s\.sgov\.gov|cloud\.adc-e\.uk|csp\.hci\.ic\.gov)$`)
 
 // findRegionAndEndpoint returns the region of a queue's URL, or else the endpoint of SQS for it. That is a VPC endpoint or
 // an emulator.
