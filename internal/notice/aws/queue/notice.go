@@ -151,7 +151,7 @@ func HasEnded(n notice.Notice, due, readySince, now time.Time) bool {
 	if n.Type == notice.Rebalance || due.IsZero() || readySince.IsZero() {
 		return false
 	}
-	if readySince.After(due.Add(shutdownTime)) {
+	if readySince.After(due.Add(shutdownTime)) && !readySince.After(now) { // a later time is of a node with a wrong clock
 		return true
 	}
 	left := survivalTime

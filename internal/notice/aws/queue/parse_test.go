@@ -186,6 +186,7 @@ func TestNoticeEndsOnlyOnceItsNodeOutlivedIt(t *testing.T) {
 		{spot, -time.Hour, 61 * time.Minute, true},
 		{spot, 5 * time.Minute, 6 * time.Minute, true},
 		{spot, 10 * time.Second, 20 * time.Second, false},
+		{spot, 2 * time.Hour, time.Minute, false}, // the clock of the node is ahead
 		{retirement, -time.Hour, 23 * time.Hour, false},
 		{retirement, -time.Hour, 25 * time.Hour, true},
 		{retirement, 10 * time.Minute, 11 * time.Minute, true},
