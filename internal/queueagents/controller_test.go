@@ -101,6 +101,7 @@ func TestKillsLoseNoMessageAndRepeatNoDrain(t *testing.T) {
 				}
 			}
 			for range 15 {
+				w.setClockAhead(randomClock(r)) // of another machine
 				kill := w.start()
 				for _, request := range []string{"receive", "delete", "delete answer", "complete", "heartbeat", "hooks", "visibility", "list"} {
 					w.fail(request, nil)
@@ -108,7 +109,9 @@ func TestKillsLoseNoMessageAndRepeatNoDrain(t *testing.T) {
 						w.fail(request, errors.New("lost"))
 					}
 				}
-				time.Sleep(time.Duration(r.IntN(int(40 * time.Second))))
+				time.Sleep(time.Duration(r.IntN(int(20 * time.Second))))
+				w.setClockAhead(randomClock(r))
+				time.Sleep(time.Duration(r.IntN(int(20 * time.Second))))
 				kill()
 			}
 			clear(w.fails)
@@ -121,6 +124,64 @@ func TestKillsLoseNoMessageAndRepeatNoDrain(t *testing.T) {
 			}
 			if w.waitingHooks() != 0 {
 				t.Errorf("%d hooks wait", w.waitingHooks())
+			}
+		})
+	}
+}
+
+// randomClock returns how far a clock may be ahead.
+func randomClock(r *rand.Rand) time.Duration {
+	return []time.Duration{0, 2 * time.Hour, -2 * time.Hour, 26 * time.Hour}[r.IntN(4)]
+}
+
+// AWS refuses the completions for hours, while clocks are set, drains run and processes come and go on machines with other clocks.
+func TestNodesStayDrainedWhileAWSRefusesTheirHooks(t *testing.T) {
+	for seed := range 3 {
+		synctest.Test(t, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(uint64(seed), 1))
+			w := newWorld(t)
+			w.drainTime = time.Duration(r.IntN(int(40 * time.Minute)))
+			w.fail("complete", &smithy.GenericAPIError{Code: []string{"AccessDenied", "ValidationError"}[r.IntN(2)]})
+			const nodes = 6
+			var ids []string
+			for i := range nodes {
+				name, instance := fmt.Sprintf("n%d", i), fmt.Sprintf("i-%04x", i)
+				w.addNode(name, instance)
+				w.send(w.timedHook(instance, "TERMINATING", "token-"+instance))
+				if r.IntN(2) == 0 {
+					w.send(spot(instance))
+				}
+				hook := queue.Event{Kind: queue.ASGTerminate, Hook: queue.Hook{Group: "workers", Name: "drain", Token: "token-" + instance}}
+				ids = append(ids, hook.NoticeID())
+			}
+			w.setClockAhead(randomClock(r))
+			kill := w.start()
+			defer func() { kill() }()
+			for step := range 30 {
+				time.Sleep(time.Minute + time.Duration(r.IntN(int(12*time.Minute))))
+				for i, id := range ids {
+					if phase := w.phaseOf(fmt.Sprintf("n%d", i), id); phase != "draining" && phase != "drained" {
+						t.Fatalf("seed %d, step %d: node %d has the phase %q while its hook waits", seed, step, i, phase)
+					}
+				}
+				switch r.IntN(3) {
+				case 0:
+					w.setClockAhead(randomClock(r))
+				case 1:
+					kill()
+					w.setClockAhead(randomClock(r))
+					kill = w.start()
+				case 2:
+					i := r.IntN(nodes)
+					w.setNode(fmt.Sprintf("n%d", i), func(n *kubeapi.Node) { n.Status.Conditions[0].LastTransitionTime = time.Now() })
+				}
+			}
+			w.fail("complete", nil)
+			await(t, "messages are left", time.Hour, func() bool { return w.waitingHooks() == 0 && w.countMessages() == 0 })
+			for i := range nodes {
+				if n := w.drainsOf(fmt.Sprintf("n%d", i)); n != 1 {
+					t.Errorf("seed %d: %d drains of node %d", seed, n, i)
+				}
 			}
 		})
 	}
