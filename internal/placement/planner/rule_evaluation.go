@@ -27,14 +27,18 @@ func newRuleEvaluation(s *snapshot.Snapshot, o *Options) ruleEvaluation {
 type podEffect uint8
 
 const (
-	podMoves  podEffect = iota // is evicted and recreated elsewhere
+	podMoves  podEffect = iota // is recreated elsewhere
 	podEnds                    // is evicted and not recreated
 	podStays                   // is deleted with the node; nothing has to run elsewhere
 	podBlocks                  // blocks the removal
 )
 
-// judgePod returns what happens to a pod, and the verdict that decided it.
+// judgePod returns what happens to a pod, and the verdict that decided it. No rule about evictions applies to a pod that a plan
+// has moved: it does not run on the node yet.
 func (q *ruleEvaluation) judgePod(p *filter.Pod) (effect podEffect, decision podrules.Decision) {
+	if p.MovedByPlan {
+		return podMoves, podrules.Decision{}
+	}
 	j := &q.cache[p.Facts.ID]
 	if !j.done {
 		j.done, j.verdict = true, q.PodRules.Decide(&p.Facts.Facts, q.Now)

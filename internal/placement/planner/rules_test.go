@@ -248,6 +248,41 @@ func TestPDBsAreAppliedLikeEvictionAPI(t *testing.T) {
 	}
 }
 
+// TestPodsMovedToANodeDoNotKeepIt moves a pod to the second node in a fork, as when its node is retiring.
+func TestPodsMovedToANodeDoNotKeepIt(t *testing.T) {
+	for name, change := range map[string]func(*placementtest.Cluster){
+		"its budget allows nothing": func(c *placementtest.Cluster) {
+			c.PDBs = []*policyv1.PodDisruptionBudget{placementtest.NewPDB("web", 0)}
+		},
+		"it is protected": func(c *placementtest.Cluster) {
+			c.Pods[0].Annotations = map[string]string{"slipway.dev/do-not-evict": "true"}
+		},
+		"nothing would recreate it": func(c *placementtest.Cluster) { c.Pods[0].OwnerReferences = nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := placementtest.NewTwoNodeCluster()
+			c.Nodes = append(c.Nodes, placementtest.NewNode("third", "zone-a", 4, 16, 10))
+			change(c)
+			s, err := c.BuildSnapshot()
+			must.NoError(t, err)
+			fork := s.Fork()
+			defer fork.Rollback()
+			must.NoError(t, fork.RemoveNamedNodeAndPods("first"))
+			must.NoError(t, fork.MovePod(placement.PodKey{Namespace: "default", Name: "web-0"}, "second"))
+			for _, r := range planner.RankNodes(s, planner.LeastDisruption, planner.Options{}) {
+				check.Not(t, !r.Removable, "%s cannot be removed: %s, pod %s", r.Node, r.Rule, r.Pod)
+			}
+			for _, node := range []string{"second", "third"} {
+				o := planner.Options{ExcludedNodes: map[string]string{"second": "stays", "third": "stays"}}
+				delete(o.ExcludedNodes, node)
+				selection, err := planner.SelectVictims(s, 1, planner.LeastDisruption, o)
+				must.NoError(t, err)
+				check.Is(t, 1, len(selection.Victims), node, selection.Skipped)
+			}
+		})
+	}
+}
+
 func TestI9TwoNodesAreNotRemovedForEachOther(t *testing.T) {
 	c := placementtest.NewTwoNodeCluster()
 	c.Pods = append(c.Pods, placementtest.NewPod("web", 1, "second", 500, 512))

@@ -133,11 +133,12 @@ func (m *PDBs) dropClassCaches(classIDs []int32) {
 
 // FindPDBToCharge returns the budget that an eviction of the pod would charge, by the rules of the eviction API:
 // - A pod that has not started or is terminating charges nothing.
+// - A pod that a plan has moved charges nothing, because it is not evicted from its new node.
 // - Several budgets on one pod are an error.
 // - An unhealthy pod charges nothing if the policy is AlwaysAllow or enough other pods are healthy.
 // refusal says why the eviction is always forbidden. It is empty if it is not.
 func (m *PDBs) FindPDBToCharge(p *filter.Pod) (charged *PDB, refusal string) {
-	if p.Unstarted || p.Terminating {
+	if p.Unstarted || p.Terminating || p.MovedByPlan {
 		return nil, ""
 	}
 	over := m.listPDBsSelectingClass(p.Class)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
@@ -296,10 +297,7 @@ func TestNodesRetiredTogetherAreFeasibleTogether(t *testing.T) { // I9
 	// Node d is retiring: its pod moves to the free room, and the room is then not free for others.
 	nodes[3].Spec.Unschedulable = true
 	w := newWorld(t, []Group{newGroup(g, newKind(g, "m4", "4", "16Gi"))}, nodes, pods)
-	w.Groups[0].Nodes[3].Retirements = []v1alpha1.NodeRetirement{{
-		Spec:   v1alpha1.NodeRetirementSpec{NodeName: "d"},
-		Status: v1alpha1.NodeRetirementStatus{Phase: v1alpha1.Draining},
-	}}
+	drainNode(w, "d")
 	got := decideDown(t, w)
 	var leaves int
 	for _, d := range got {
@@ -310,6 +308,61 @@ func TestNodesRetiredTogetherAreFeasibleTogether(t *testing.T) { // I9
 	// Four pods of 1.5 cores need two instances of 4 cores.
 	if leaves != 1 || got["d"].Verdict != nodegroup.VerdictRetiring {
 		t.Errorf("%d leave beside d: %v", leaves, verdictByNode(got))
+	}
+}
+
+// newDrainingRetirement returns a retirement that was admitted and drains the node.
+func newDrainingRetirement(node string) v1alpha1.NodeRetirement {
+	return v1alpha1.NodeRetirement{Spec: v1alpha1.NodeRetirementSpec{NodeName: node}, Status: v1alpha1.NodeRetirementStatus{
+		Phase: v1alpha1.Draining, Conditions: []metav1.Condition{{Type: v1alpha1.RetirementAdmitted, Status: metav1.ConditionTrue}},
+	}}
+}
+
+// drainNode makes the named node one that an admitted retirement drains.
+func drainNode(w *Input, name string) {
+	for i := range w.Groups {
+		for j := range w.Groups[i].Nodes {
+			if n := &w.Groups[i].Nodes[j]; n.Object.Name == name {
+				n.Retirements = []v1alpha1.NodeRetirement{newDrainingRetirement(name)}
+			}
+		}
+	}
+}
+
+// newPDB returns a PodDisruptionBudget for all pods that newPod makes.
+func newPDB(allowed int32) *policyv1.PodDisruptionBudget {
+	return &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "web"},
+		Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}},
+		Status:     policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: allowed},
+	}
+}
+
+func cordoned(n *corev1.Node) { n.Spec.Unschedulable = true }
+
+func protected(n *corev1.Node) {
+	n.Annotations = map[string]string{"karpenter.sh/do-not-disrupt": "true"}
+}
+
+// TestPodsOfRetiringNodesDoNotKeepTheNodesTheyWillMoveTo has pod x on a retiring node. It will move to b, or else to t.
+func TestPodsOfRetiringNodesDoNotKeepTheNodesTheyWillMoveTo(t *testing.T) {
+	g := newUnderutilizedGroup()
+	for name, c := range map[string]struct {
+		allowed int32
+		change  func(*corev1.Pod)
+	}{
+		"it moves at once":     {1, func(*corev1.Pod) {}},
+		"it waits for its PDB": {0, func(*corev1.Pod) {}},
+		"it is protected":      {1, func(p *corev1.Pod) { p.Annotations = map[string]string{"slipway.dev/do-not-evict": "true"} }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, []Group{newGroup(g, newKind(g, "m4", "4", "16Gi"))}, []*corev1.Node{newWebNode("r", cordoned), newWebNode("b", withPassedCooldown), newWebNode("t", protected)},
+				[]*corev1.Pod{newPod("x", "r", "1", "1Gi", c.change)})
+			must.NoError(t, w.Snapshot.PDBs.Set(newPDB(c.allowed)))
+			drainNode(w, "r")
+			d := decideDown(t, w)["b"]
+			check.Is(t, nodegroup.VerdictDue, d.Verdict, d.Reasons)
+		})
 	}
 }
 
@@ -352,7 +405,6 @@ func TestI5AnothersPendingRetirementCountsInTheBudget(t *testing.T) {
 // TestI5NodeCountsOnceInTheBudget has a third node, which stays. A pending node has the retirement of another
 // requester, which is not admitted yet.
 func TestI5NodeCountsOnceInTheBudget(t *testing.T) {
-	cordoned := func(n *corev1.Node) { n.Spec.Unschedulable = true }
 	for name, c := range map[string]struct {
 		budget       int32
 		cloudMinimum int
