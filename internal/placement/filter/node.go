@@ -75,7 +75,7 @@ func (n *Node) SumUsedShares() float64 {
 // AdjustUsage adds (sign 1) or removes (sign -1) the resources, ports and volumes that a pod uses on the node.
 func (n *Node) AdjustUsage(p *Pod, sign int64) {
 	takes := p.Usage
-	if p.MovedByPlan {
+	if p.IsMovedByPlan() {
 		takes = p.Class.Usage
 	}
 	for _, a := range takes {

@@ -22,7 +22,7 @@ type Pod struct {
 	NodeName string // as bound, empty while pending
 	// NominatedTo is the node that the scheduler has nominated for the pending pod, or empty.
 	NominatedTo   string
-	MovedByPlan   bool  // a fork has removed it from its original node
+	MovedIn       int32 // the depth of the last fork that has removed it from a node or placed it, 0 if none has
 	IndexInNode   int32 // index in the list of its node
 	IndexInLabels int32 // index in the list of its labels
 
@@ -33,6 +33,9 @@ type Pod struct {
 	Unstarted, Ready, APIServer bool
 	Facts                       *SharedFacts // what the eviction rules read; counted while the snapshot has the pod
 }
+
+// IsMovedByPlan reports whether a fork has removed it from its original node, or has placed it.
+func (p *Pod) IsMovedByPlan() bool { return p.MovedIn > 0 }
 
 // CanReplace reports whether p can replace old without a change to any counter.
 func (p *Pod) CanReplace(old *Pod) bool {

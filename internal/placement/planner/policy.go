@@ -52,7 +52,7 @@ type PodGroup struct {
 func (p *planRun) listPodGroups(n *filter.Node) []PodGroup {
 	var pods map[string]int
 	for _, pod := range n.Pods {
-		if pod.Facts.Group.IsZero() || pod.MovedByPlan {
+		if pod.Facts.Group.IsZero() || pod.IsMovedByPlan() {
 			continue
 		}
 		if fate, _ := p.rules.judgePod(pod); fate <= podEnds {

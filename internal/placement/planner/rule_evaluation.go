@@ -36,7 +36,7 @@ const (
 // judgePod returns what happens to a pod, and the verdict that decided it. No rule about evictions applies to a pod that a plan
 // has moved: it does not run on the node yet.
 func (q *ruleEvaluation) judgePod(p *filter.Pod) (effect podEffect, decision podrules.Decision) {
-	if p.MovedByPlan {
+	if p.IsMovedByPlan() {
 		return podMoves, podrules.Decision{}
 	}
 	j := &q.cache[p.Facts.ID]

@@ -278,6 +278,10 @@ func TestPodsMovedToANodeDoNotKeepIt(t *testing.T) {
 				selection, err := planner.SelectVictims(s, 1, planner.LeastDisruption, o)
 				must.NoError(t, err)
 				check.Is(t, 1, len(selection.Victims), node, selection.Skipped)
+				if node == "second" { // I9: the pod does not vanish with it
+					want := []planner.Move{{Pod: placement.PodKey{Namespace: "default", Name: "web-0"}, To: "third"}}
+					check.Equal(t, want, selection.Victims[0].Moves)
+				}
 			}
 		})
 	}

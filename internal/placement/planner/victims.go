@@ -231,7 +231,7 @@ func (p *planRun) findFirstRefusal(n *filter.Node) *Refusal {
 
 // hasReceivedPods reports whether the plan has moved pods to a node.
 func (p *planRun) hasReceivedPods(n *filter.Node) bool {
-	return len(n.Pods) > 0 && n.Pods[len(n.Pods)-1].MovedByPlan
+	return len(n.Pods) > 0 && n.Pods[len(n.Pods)-1].IsMovedByPlan()
 }
 
 // removeOrRejectVictim removes a node in addition to the plan so far, or changes nothing.
@@ -268,13 +268,14 @@ func (p *planRun) removeVictimIfAllowed(c candidate, victims *[]chosenVictim) *R
 	return nil
 }
 
-// splitPodsByFate returns the node's own pods that move, and the pods that stay. allMovers also includes the pods that the plan
-// has moved there. evicted also includes the own pods that nothing recreates.
+// splitPodsByFate returns the node's own pods that move, and the pods that stay. A pod that was moved there before the run is an
+// own pod, because no other victim moves it. allMovers also includes the pods that the run has moved there. evicted also
+// includes the own pods that nothing recreates.
 func (p *planRun) splitPodsByFate(n *filter.Node) (ownMovers, allMovers, evicted []*filter.Pod, stays []DeletedPod) {
 	ownMovers = make([]*filter.Pod, 0, len(n.Pods))
 	var ending []*filter.Pod
 	for _, pod := range n.Pods {
-		if pod.MovedByPlan {
+		if p.fork.HasMoved(pod) {
 			allMovers = append(allMovers, pod)
 			continue
 		}

@@ -20,7 +20,7 @@ func (s *Snapshot) Dump(ordered bool) string {
 			if int(p.IndexInNode) != i || p.Node != n.ID {
 				add("CORRUPT place of %s", p.Key)
 			}
-			pods = append(pods, fmt.Sprintf("%s/%t", p.Key, p.MovedByPlan))
+			pods = append(pods, fmt.Sprintf("%s/%t", p.Key, p.IsMovedByPlan()))
 		}
 		if !ordered {
 			slices.Sort(pods)
@@ -53,7 +53,7 @@ func (s *Snapshot) Dump(ordered bool) string {
 	}
 	for key, p := range s.pods {
 		_, pending := s.pending[p]
-		add("pod %s pending=%t home=%s moved=%t", key, pending, p.NodeName, p.MovedByPlan)
+		add("pod %s pending=%t home=%s moved=%t", key, pending, p.NodeName, p.IsMovedByPlan())
 	}
 	add("claims %v", field(&s.Storage, "podsPerClaim"))
 	slices.Sort(lines)

@@ -56,13 +56,13 @@ func (f Fork) revertChange(c change) {
 	switch c.kind {
 	case podAttached:
 		s.detachPod(c.pod)
-		c.pod.MovedByPlan = c.wasMoved
+		c.pod.MovedIn = c.wasMovedIn
 		if c.wasPending {
 			s.pending[c.pod] = struct{}{}
 		}
 	case podDetached:
 		n := s.Nodes.slots[c.node]
-		c.pod.MovedByPlan = c.wasMoved
+		c.pod.MovedIn = c.wasMovedIn
 		s.attachPod(c.pod, n)
 		n.SwapPods(c.pod, c.index)
 	case nodeRemoved:
@@ -81,6 +81,9 @@ func (f Fork) revertChange(c change) {
 		s.Search.storedBitmapOf(c.class).markUncomputed(c.node)
 	}
 }
+
+// HasMoved reports whether this fork, or a fork inside it, has moved the pod.
+func (f Fork) HasMoved(p *filter.Pod) bool { return p.MovedIn >= int32(f.depth) }
 
 // PlacementCount returns the number of placements since the fork was opened.
 func (f Fork) PlacementCount() (times int) {
@@ -135,20 +138,20 @@ func (f Fork) setClosedByPlan(n *filter.Node, closed bool) {
 // PlacePod places a pod that is on no node. The pod counts as recreated: it uses the requests of its specification.
 func (f Fork) PlacePod(p *filter.Pod, n *filter.Node) {
 	s := f.s
-	moved, pending := p.MovedByPlan, len(s.pending)
+	movedIn, pending := p.MovedIn, len(s.pending)
 	if p.NodeName == "" {
 		delete(s.pending, p)
 	}
-	p.MovedByPlan = true
+	p.MovedIn = int32(f.depth)
 	s.attachPod(p, n)
-	s.journal.addChange(change{kind: podAttached, node: n.ID, wasMoved: moved, wasPending: len(s.pending) < pending, pod: p})
+	s.journal.addChange(change{kind: podAttached, node: n.ID, wasMovedIn: movedIn, wasPending: len(s.pending) < pending, pod: p})
 }
 
 // RemovePod removes a pod from its node, like an eviction.
 func (f Fork) RemovePod(p *filter.Pod) {
-	f.s.journal.addChange(change{kind: podDetached, node: p.Node, index: p.IndexInNode, wasMoved: p.MovedByPlan, pod: p})
+	f.s.journal.addChange(change{kind: podDetached, node: p.Node, index: p.IndexInNode, wasMovedIn: p.MovedIn, pod: p})
 	f.s.detachPod(p)
-	p.MovedByPlan = true
+	p.MovedIn = int32(f.depth)
 }
 
 // RemoveNodeAndPods removes all pods from a node, and then the node.

@@ -138,7 +138,7 @@ func (m *PDBs) dropClassCaches(classIDs []int32) {
 // - An unhealthy pod charges nothing if the policy is AlwaysAllow or enough other pods are healthy.
 // refusal says why the eviction is always forbidden. It is empty if it is not.
 func (m *PDBs) FindPDBToCharge(p *filter.Pod) (charged *PDB, refusal string) {
-	if p.Unstarted || p.Terminating || p.MovedByPlan {
+	if p.Unstarted || p.Terminating || p.IsMovedByPlan() {
 		return nil, ""
 	}
 	over := m.listPDBsSelectingClass(p.Class)

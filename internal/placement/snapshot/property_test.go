@@ -163,6 +163,43 @@ func TestVictimsCanBeRemovedInTheProposedOrder(t *testing.T) {
 	}
 }
 
+// TestI9PodsMovedBeforeAPlanDoNotVanish removes a node and moves its pods in a fork, and then chooses victims.
+func TestI9PodsMovedBeforeAPlanDoNotVanish(t *testing.T) {
+	movedAgain := 0
+	rapid.Check(t, func(t *rapid.T) {
+		s, nodes, _ := newRandomSnapshot(rapid.Uint64Range(0, 1<<20).Draw(t, "cluster"))
+		retiring := nodes[rapid.IntRange(0, len(nodes)-1).Draw(t, "retiring")].Name
+		e, err := planner.PlanEvacuation(s, retiring, planner.LeastPods, easyGoing)
+		must.NoError(t, err)
+		fork := s.Fork()
+		defer fork.Rollback()
+		remove := func(e *planner.Evacuation) {
+			must.NoError(t, fork.RemoveNamedNodeAndPods(e.Node))
+			for _, m := range e.Moves {
+				must.NoError(t, fork.MovePod(m.Pod, m.To))
+			}
+		}
+		remove(e)
+		selection, err := planner.SelectVictims(s, rapid.IntRange(1, 9).Draw(t, "k"), planner.LeastDisruption, easyGoing)
+		must.NoError(t, err)
+		must.NoError(t, placementtest.CheckRemovalsExecutable(s, selection.Victims))
+		for i := range selection.Victims {
+			remove(&selection.Victims[i])
+			for _, m := range selection.Victims[i].Moves {
+				if slices.ContainsFunc(e.Moves, func(before planner.Move) bool { return before.Pod == m.Pod }) {
+					movedAgain++
+				}
+			}
+		}
+		for _, m := range e.Moves {
+			must.Not(t, s.Pod(m.Pod).Node == filter.None, "pod %s of %s has no node any more: %+v", m.Pod, retiring, selection.Victims)
+		}
+	})
+	if movedAgain == 0 {
+		t.Fatal("no pod was moved again: the test checks nothing")
+	}
+}
+
 func TestPackingHoldsWithAllInstancesLaunched(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		seed := rapid.Uint64Range(0, 1<<20).Draw(t, "cluster")

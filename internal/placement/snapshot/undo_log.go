@@ -17,10 +17,10 @@ type undoLog struct {
 
 type change struct {
 	kind       changeKind
+	wasPending bool  // the pod was pending before
 	node       int32 // or the position of a bit, or the index of a word
 	index      int32
-	wasMoved   bool // the pod had been moved before
-	wasPending bool // the pod was pending before
+	wasMovedIn int32 // the fork that had moved the pod before
 	pod        *filter.Pod
 	class      *filter.PodClass
 }

@@ -338,10 +338,39 @@ func newPDB(allowed int32) *policyv1.PodDisruptionBudget {
 	}
 }
 
+// withName gives a group another name and label.
+func withName(name string) func(*v1alpha1.NodeGroup) {
+	return func(g *v1alpha1.NodeGroup) {
+		g.Name, g.Spec.NodeSelector.MatchLabels = name, map[string]string{groupLabel: name}
+	}
+}
+
 func cordoned(n *corev1.Node) { n.Spec.Unschedulable = true }
 
 func protected(n *corev1.Node) {
 	n.Annotations = map[string]string{"karpenter.sh/do-not-disrupt": "true"}
+}
+
+// TestI9NodesOfAllGroupsFindRoomForRetiringPods has room for 3 cores on t. Pod x of the retiring node r moves to b, and to t if b
+// is retired. Then pod q of another group has no room.
+func TestI9NodesOfAllGroupsFindRoomForRetiringPods(t *testing.T) {
+	var groups []Group
+	for _, name := range []string{"web", "more", "last"} {
+		groups = append(groups, newGroup(newUnderutilizedGroup(withName(name), func(g *v1alpha1.NodeGroup) { g.Spec.ScaleDown.Underutilized.Consolidate = true })))
+	}
+	size := machineResources("4", "16Gi")
+	for _, retiring := range []bool{true, false} { // else r is retired by the same decision
+		w := newWorld(t, slices.Clone(groups), []*corev1.Node{
+			newWebNode("r", withPassedCooldown), newNode("more", "b", size, withPassedCooldown), newNode("last", "c", size, withPassedCooldown), newNode("", "t", size),
+		}, []*corev1.Pod{newPod("x", "r", "3", "1Gi"), newPod("q", "c", "3", "1Gi"), newPod("y", "t", "1", "1Gi")})
+		if retiring {
+			drainNode(w, "r")
+		}
+		got := decideDown(t, w)
+		if got["r"].Verdict == nodegroup.VerdictKept || got["b"].Verdict != nodegroup.VerdictDue || got["c"].Verdict == nodegroup.VerdictDue {
+			t.Errorf("retiring %t: %v, want b retired and c not: %v", retiring, verdictByNode(got), got["c"].Reasons)
+		}
+	}
 }
 
 // TestPodsOfRetiringNodesDoNotKeepTheNodesTheyWillMoveTo has pod x on a retiring node. It will move to b, or else to t.
