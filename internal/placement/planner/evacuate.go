@@ -37,6 +37,8 @@ type Evacuation struct {
 	DeletedPods []DeletedPod `json:"deletedPods,omitempty"`
 	// Refusals lists every reason against the removal, by rule. It is empty if the node can be removed.
 	Refusals []Refusal `json:"refusals,omitempty"`
+
+	charges map[placement.PodKey]int32 // what its evictions charge, by PodDisruptionBudget
 }
 
 // IsFeasible reports whether the node can be removed.
@@ -55,6 +57,7 @@ func PlanEvacuation(s *snapshot.Snapshot, nodeName string, policy Policy, o Opti
 	defer p.close()
 	e := &Evacuation{Node: nodeName, Cost: p.computeRemovalCost(n), Groups: p.listPodGroups(n), Refusals: p.rules.listNodeRefusals(n)}
 	movers, evicted := p.listMovingAndEvictedPods(n, e)
+	e.charges = countCharges(&p.s.PDBs, evicted)
 	e.Refusals = append(e.Refusals, p.groupLimits.listRefusals(n)...)
 	e.Refusals = append(e.Refusals, p.listPDBRefusals(evicted)...)
 	mark := p.fork.Mark()
@@ -72,7 +75,7 @@ type planRun struct {
 	rules           ruleEvaluation
 	policy          Policy
 	fork            snapshot.Fork
-	pdbUsage        pdbUsage
+	pdbUsage        PDBUsage
 	groupLimits     *removalLimits
 	reasonsByClass  map[*filter.PodClass]placement.ReasonCounts // why a class fitted nowhere, at the first attempt
 	meanAllocatable []float64                                   // by resource
@@ -83,7 +86,7 @@ type planRun struct {
 }
 
 func beginPlanRun(s *snapshot.Snapshot, policy Policy, o *Options) *planRun {
-	p := &planRun{s: s, rules: newRuleEvaluation(s, o), policy: policy, fork: s.Fork(), pdbUsage: pdbUsage{}, reasonsByClass: map[*filter.PodClass]placement.ReasonCounts{}, meanAllocatable: s.Nodes.MeanAllocatable()}
+	p := &planRun{s: s, rules: newRuleEvaluation(s, o), policy: policy, fork: s.Fork(), pdbUsage: o.PDBUsage.clone(), reasonsByClass: map[*filter.PodClass]placement.ReasonCounts{}, meanAllocatable: s.Nodes.MeanAllocatable()}
 	p.groupLimits = newRemovalLimits(s, o)
 	s.Search.EnterPlanMode()
 	return p

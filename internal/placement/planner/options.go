@@ -26,6 +26,8 @@ type Options struct {
 	ReservedNodes map[string]placement.PodKey
 	// Groups are sets of nodes with size limits. A node in no group has no limits.
 	Groups []Group
+	// PDBUsage is what other removals charge to the PodDisruptionBudgets. A plan does not change it.
+	PDBUsage PDBUsage
 }
 
 // Group is a set of nodes with size limits.

@@ -1,16 +1,48 @@
 package planner
 
 import (
+	"maps"
+
+	"github.com/slipway-dev/slipway/internal/placement"
 	"github.com/slipway-dev/slipway/internal/placement/filter"
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// pdbUsage counts the evictions that a plan has charged to each PodDisruptionBudget.
-type pdbUsage map[*snapshot.PDB]int32
+// PDBUsage counts the evictions that plans have charged to each PodDisruptionBudget of a snapshot. It is valid until the budgets
+// of the snapshot change.
+type PDBUsage map[*snapshot.PDB]int32
+
+// clone returns a copy that is not nil.
+func (l PDBUsage) clone() PDBUsage {
+	out := PDBUsage{}
+	maps.Copy(out, l)
+	return out
+}
+
+// ChargeEvacuation charges the evictions of an evacuation, also beyond what the budgets allow.
+func (l PDBUsage) ChargeEvacuation(m *snapshot.PDBs, e *Evacuation) {
+	for key, n := range e.charges {
+		l[m.Lookup(key)] += n
+	}
+}
+
+// countCharges returns what the eviction of these pods charges, by PodDisruptionBudget.
+func countCharges(m *snapshot.PDBs, pods []*filter.Pod) map[placement.PodKey]int32 {
+	if m.IsEmpty() {
+		return nil
+	}
+	charges := map[placement.PodKey]int32{}
+	for _, p := range pods {
+		if b, _ := m.FindPDBToCharge(p); b != nil {
+			charges[b.Key]++
+		}
+	}
+	return charges
+}
 
 // chargeEvictionsIfAllowed charges the eviction of these pods. If a budget does not allow it, it charges nothing and returns that
 // budget with the number of disruptions that it would need.
-func (l pdbUsage) chargeEvictionsIfAllowed(m *snapshot.PDBs, pods []*filter.Pod) (exceeded *snapshot.PDB, needed int32) {
+func (l PDBUsage) chargeEvictionsIfAllowed(m *snapshot.PDBs, pods []*filter.Pod) (exceeded *snapshot.PDB, needed int32) {
 	if m.IsEmpty() {
 		return nil, 0
 	}
@@ -29,7 +61,7 @@ func (l pdbUsage) chargeEvictionsIfAllowed(m *snapshot.PDBs, pods []*filter.Pod)
 	return nil, 0
 }
 
-func (l pdbUsage) refundEvictions(m *snapshot.PDBs, pods []*filter.Pod) {
+func (l PDBUsage) refundEvictions(m *snapshot.PDBs, pods []*filter.Pod) {
 	if m.IsEmpty() {
 		return
 	}

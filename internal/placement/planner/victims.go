@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/slipway-dev/slipway/internal/placement"
 	"github.com/slipway-dev/slipway/internal/placement/filter"
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
@@ -86,6 +87,7 @@ type chosenVictim struct {
 	candidate
 	deletedPods []DeletedPod
 	movers      []*filter.Pod
+	charges     map[placement.PodKey]int32
 }
 
 // runSelection runs one plan. If avoidCandidates is true, it avoids candidates as targets, and tries nodes that received
@@ -252,6 +254,7 @@ func (p *planRun) removeVictimIfAllowed(c candidate, victims *[]chosenVictim) *R
 		r := newPDBRefusal(b, needs-p.pdbUsage[b], b.Allowed-p.pdbUsage[b])
 		return &r
 	}
+	charges := countCharges(&p.s.PDBs, evicted)
 	mark := p.fork.Mark()
 	p.fork.RemoveNodeAndPods(c.node)
 	if left := p.placePods(all); len(left) > 0 {
@@ -264,7 +267,7 @@ func (p *planRun) removeVictimIfAllowed(c candidate, victims *[]chosenVictim) *R
 	if len(own) == len(all) {
 		own = p.fork.PodsPlacedSince(mark)
 	}
-	*victims = append(*victims, chosenVictim{c, stays, own})
+	*victims = append(*victims, chosenVictim{c, stays, own, charges})
 	return nil
 }
 
@@ -390,7 +393,7 @@ func (p *planRun) excludeFromSearchOrder(removed map[int32]bool) {
 
 // retryVictims tries the victims without the earlier targets, and drops those that cannot be removed.
 func (p *planRun) retryVictims(victims []chosenVictim, out *VictimSelection) []chosenVictim {
-	p.pdbUsage, p.groupLimits = pdbUsage{}, newRemovalLimits(p.s, p.rules.Options)
+	p.pdbUsage, p.groupLimits = p.rules.PDBUsage.clone(), newRemovalLimits(p.s, p.rules.Options)
 	var kept []chosenVictim
 	for _, v := range victims {
 		kept = p.removeOrRejectVictim(kept, v.candidate, out)
@@ -402,7 +405,7 @@ func (p *planRun) retryVictims(victims []chosenVictim, out *VictimSelection) []c
 func (p *planRun) writeEvacuations(victims []chosenVictim, out *VictimSelection) {
 	out.Victims = make([]Evacuation, len(victims))
 	for i, v := range victims {
-		e := Evacuation{Node: v.node.Name(), Cost: v.cost, Groups: v.groups, DeletedPods: v.deletedPods, Moves: make([]Move, len(v.movers))}
+		e := Evacuation{Node: v.node.Name(), Cost: v.cost, Groups: v.groups, DeletedPods: v.deletedPods, Moves: make([]Move, len(v.movers)), charges: v.charges}
 		for j, pod := range v.movers {
 			e.Moves[j] = Move{pod.Key, p.s.Nodes.ByID(pod.Node).Name()}
 		}

@@ -145,7 +145,7 @@ func ReadUnderutilizedSince(n *corev1.Node, now time.Time) time.Time {
 func DecideScaleDown(w *Input) ([]NodeDecision, error) {
 	var all []NodeDecision
 	err := w.simulateInFork(func(r *forkedCluster) error {
-		f := &scaleDown{forkedCluster: r}
+		f := &scaleDown{forkedCluster: r, pdbUsage: planner.PDBUsage{}}
 		if err := f.planBaselineWithoutRetiring(); err != nil {
 			return err
 		}
@@ -172,7 +172,8 @@ type scaleDown struct {
 	pendingPods   []placement.PodKey // pods that need a node, including those of retiring nodes
 	pendingSet    map[placement.PodKey]bool
 	removedNodes  int
-	removedGroups []string // the groups of the removed nodes, one entry per node
+	removedGroups []string         // the groups of the removed nodes, one entry per node
+	pdbUsage      planner.PDBUsage // what the removed nodes charge
 	baseline      *Decision
 }
 
@@ -212,6 +213,13 @@ func (f *scaleDown) removeRetiringNode(g *Group, n *nodegroup.Node) error {
 			}
 		}
 	}
+	return f.chargeAndApplyEvacuation(g, e)
+}
+
+// chargeAndApplyEvacuation applies the evacuation of a node that is being retired, or that this decision retires. Later
+// decisions must leave its part of the PodDisruptionBudgets.
+func (f *scaleDown) chargeAndApplyEvacuation(g *Group, e *planner.Evacuation) error {
+	f.pdbUsage.ChargeEvacuation(&f.Snapshot.PDBs, e)
 	return f.applyEvacuation(g, e)
 }
 
@@ -408,10 +416,14 @@ type candidate struct {
 	evacuation planner.Evacuation
 }
 
-// selectRetirableTogether selects nodes that can be retired together within the group's minimum size and disruption budgets.
+// selectRetirableTogether selects nodes that can be retired together, and together with the nodes removed so far, within the
+// group's minimum size and disruption budgets. Only here do other nodes charge the PodDisruptionBudgets, so that a node that
+// waits for a PodDisruptionBudget keeps its time.
 // Nodes with an open retirement come first. So no open retirement is cancelled in favour of a node that is equally good.
 func (f *scaleDown) selectRetirableTogether(g *Group, due []*NodeDecision) ([]candidate, error) {
-	selection, err := planner.SelectVictims(f.Snapshot, len(due), planner.LeastDisruption, f.plannerOptionsExcludingOthers(g, due))
+	options := f.plannerOptionsExcludingOthers(g, due)
+	options.PDBUsage = f.pdbUsage
+	selection, err := planner.SelectVictims(f.Snapshot, len(due), planner.LeastDisruption, options)
 	if err != nil {
 		return nil, err
 	}
@@ -488,7 +500,7 @@ func (f *scaleDown) applyConfirmedCandidates(g *Group, candidates []candidate) e
 		}
 		if len(after.unplacedPods) == 0 && after.countLaunchedAndUnplaced() <= f.baseline.countLaunchedAndUnplaced() {
 			for i := range candidates {
-				if err := f.applyEvacuation(g, &candidates[i].evacuation); err != nil {
+				if err := f.chargeAndApplyEvacuation(g, &candidates[i].evacuation); err != nil {
 					return err
 				}
 			}

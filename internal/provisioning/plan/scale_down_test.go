@@ -395,6 +395,42 @@ func TestPodsOfRetiringNodesDoNotKeepTheNodesTheyWillMoveTo(t *testing.T) {
 	}
 }
 
+// TestPDBIsSharedByAllGroupsAndRetirements has two nodes with one pod each. Both pods have the same PodDisruptionBudget.
+func TestPDBIsSharedByAllGroupsAndRetirements(t *testing.T) {
+	for name, c := range map[string]struct {
+		retiring    bool // the first node
+		terminating bool // the pod of the first node
+		allowed     int32
+		want        nodegroup.Verdict // of the second node
+	}{
+		"the budget allows one":             {allowed: 1, want: nodegroup.VerdictBlocked},
+		"the budget allows both":            {allowed: 2, want: nodegroup.VerdictDue},
+		"the first waits for its eviction":  {retiring: true, allowed: 1, want: nodegroup.VerdictBlocked},
+		"the first is evicted already":      {retiring: true, terminating: true, allowed: 1, want: nodegroup.VerdictDue},
+		"the first waits, both are allowed": {retiring: true, allowed: 2, want: nodegroup.VerdictDue},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, []Group{newGroup(newUnderutilizedGroup()), newGroup(newUnderutilizedGroup(withName("more")))}, []*corev1.Node{
+				newWebNode("a", withPassedCooldown), newNode("more", "b", machineResources("4", "16Gi"), withPassedCooldown), newNode("", "t", machineResources("4", "16Gi")),
+			}, []*corev1.Pod{newPod("x", "a", "500m", "1Gi", func(p *corev1.Pod) {
+				if c.terminating {
+					p.DeletionTimestamp, p.Finalizers = &metav1.Time{Time: start}, []string{"example.com/wait"}
+				}
+			}), newPod("y", "b", "500m", "1Gi")})
+			must.NoError(t, w.Snapshot.PDBs.Set(newPDB(c.allowed)))
+			if c.retiring {
+				drainNode(w, "a")
+			}
+			got := decideDown(t, w)
+			check.Is(t, c.want, got["b"].Verdict, got["b"].Reasons)
+			check.Not(t, got["a"].Verdict == nodegroup.VerdictKept || got["a"].Verdict == nodegroup.VerdictBlocked, "a: %v", got["a"].Reasons)
+			if c.want == nodegroup.VerdictBlocked && (got["b"].Reasons[0].Rule != NotTogether || got["b"].Since.IsZero()) {
+				t.Errorf("since %s: %v, want %s, and the node keeps its time", got["b"].Since, got["b"].Reasons, NotTogether)
+			}
+		})
+	}
+}
+
 func TestPendingRetirementIsCancelledWhenItsNodeIsNeeded(t *testing.T) {
 	g := newUnderutilizedGroup()
 	w := newWorld(t, []Group{newGroup(g, newKind(g, "m4", "4", "16Gi"))}, []*corev1.Node{newWebNode("a", withPassedCooldown), newWebNode("b")},
