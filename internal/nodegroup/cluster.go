@@ -51,11 +51,7 @@ type QuietFunc func(node string) time.Duration
 // ReadGroupSnapshot returns the input of the decisions on one group. It reads the pods that the group's rule needs.
 func (c *Cluster) ReadGroupSnapshot(ctx context.Context, g *v1alpha1.NodeGroup, notAccepted string, timeSinceKeepingPod QuietFunc) (GroupSnapshot, error) {
 	w := GroupSnapshot{Group: g, NotAccepted: notAccepted, Now: c.Now}
-	about := map[string][]v1alpha1.NodeRetirement{}
-	for i := range c.Retirements {
-		name := c.Retirements[i].Spec.NodeName
-		about[name] = append(about[name], c.Retirements[i])
-	}
+	about := c.retirementsByNode()
 	for i := range c.Nodes {
 		if name := c.Nodes[i].Name; c.Assignment.OwnerByNode[name] == g.Name {
 			w.Nodes = append(w.Nodes, Node{Object: &c.Nodes[i], QuietFor: -1, Retirements: about[name]})
@@ -86,6 +82,28 @@ func (c *Cluster) ReadGroupSnapshot(ctx context.Context, g *v1alpha1.NodeGroup, 
 	s := pendingPodSearch{own: own, others: others, podsOn: func(node string) ([]*corev1.Pod, error) { return c.podsOn(ctx, node) }}
 	w.PendingPods, err = s.findFirstGroupOnlyPod(pending)
 	return w, err
+}
+
+func (c *Cluster) retirementsByNode() map[string][]v1alpha1.NodeRetirement {
+	about := map[string][]v1alpha1.NodeRetirement{}
+	for i := range c.Retirements {
+		name := c.Retirements[i].Spec.NodeName
+		about[name] = append(about[name], c.Retirements[i])
+	}
+	return about
+}
+
+// ListNodesBeingRemoved returns the nodes that are being removed, also those of other managers' groups and of no group.
+func (c *Cluster) ListNodesBeingRemoved() []*corev1.Node {
+	var list []*corev1.Node
+	about := c.retirementsByNode()
+	for i := range c.Nodes {
+		n := Node{Object: &c.Nodes[i], Retirements: about[c.Nodes[i].Name]}
+		if n.toBudgetNode().BeingRemoved {
+			list = append(list, n.Object)
+		}
+	}
+	return list
 }
 
 func (c *Cluster) splitNodesByGroup(g *v1alpha1.NodeGroup) (own, others []corev1.Node) {

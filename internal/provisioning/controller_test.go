@@ -590,6 +590,19 @@ func newIdleNode(name, since string) *corev1.Node {
 	return n
 }
 
+// newRunningPod returns a pod of a ReplicaSet on a node.
+func newRunningPod(name, node, cpu string) *corev1.Pod {
+	controlled := true
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "apps", Name: name, UID: types.UID("uid-" + name), OwnerReferences: []metav1.OwnerReference{{Kind: "ReplicaSet", Name: "web", Controller: &controlled}},
+	}}
+	p.Spec.NodeName, p.Status.Phase = node, corev1.PodRunning
+	p.Spec.Containers = []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse(cpu),
+	}}}}
+	return p
+}
+
 func (f *fixture) sinceAnnotation(name string) string {
 	f.t.Helper()
 	var n corev1.Node
@@ -631,6 +644,26 @@ func TestRestartStartsANewUnderutilizedCooldown(t *testing.T) {
 	f.reconcile()
 	if err := f.client.List(t.Context(), &all); err != nil || len(all.Items) != 1 {
 		t.Errorf("%d retirements after another reconcile, %v", len(all.Items), err)
+	}
+}
+
+// TestI9RetiringNodeOutsideTheGroupsReservesRoom has room for one of the pods of a and r on t. Only a is in a group.
+func TestI9RetiringNodeOutsideTheGroupsReservesRoom(t *testing.T) {
+	for phase, want := range map[v1alpha1.Phase]int{v1alpha1.Draining: 0, v1alpha1.Aborted: 1} {
+		leaving, other := newIdleNode("r", ""), newIdleNode("t", "")
+		leaving.Labels, leaving.Spec.Unschedulable, other.Labels = nil, true, nil
+		f := newFixture(t, func(g *v1alpha1.NodeGroup) {
+			g.Spec.ScaleDown = &v1alpha1.ScaleDown{Underutilized: &v1alpha1.UnderutilizedRule{}}
+		}, newIdleNode("a", time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)), leaving, other,
+			newRunningPod("x", "a", "1"), newRunningPod("y", "r", "2"), newRunningPod("z", "t", "2"))
+		must.NoError(t, f.client.Create(t.Context(), &v1alpha1.NodeRetirement{
+			ObjectMeta: metav1.ObjectMeta{Name: "r"}, Spec: v1alpha1.NodeRetirementSpec{NodeName: "r"}, Status: v1alpha1.NodeRetirementStatus{
+				Phase: phase, Conditions: []metav1.Condition{{Type: v1alpha1.RetirementAdmitted, Status: metav1.ConditionTrue}},
+			},
+		}))
+		f.observeSince("a")
+		f.reconcile()
+		check.Is(t, want, len(f.listRetirements())-1, "retirements of a, that of r is", phase)
 	}
 }
 

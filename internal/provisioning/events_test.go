@@ -12,7 +12,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -283,17 +282,9 @@ func (w *watches) endAll(last func(*watch.RaceFreeFakeWatcher)) (n int) {
 }
 
 func TestFaultPodsAreDeletedWithServer(t *testing.T) {
-	controlled := true
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "apps", Name: "web", UID: "uid-web", OwnerReferences: []metav1.OwnerReference{{Kind: "ReplicaSet", Name: "web", Controller: &controlled}},
-	}}
-	p.Spec.NodeName, p.Status.Phase = "a", corev1.PodRunning
-	p.Spec.Containers = []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
-		corev1.ResourceCPU: resource.MustParse("100m"),
-	}}}}
 	f := newFixture(t, func(g *v1alpha1.NodeGroup) {
 		g.Spec.ScaleDown = &v1alpha1.ScaleDown{Underutilized: &v1alpha1.UnderutilizedRule{}}
-	}, newIdleNode("a", time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)), newIdleNode("b", ""), p)
+	}, newIdleNode("a", time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)), newIdleNode("b", ""), newRunningPod("web", "a", "100m"))
 	f.observeSince("a")
 	f.reconcile()
 	var all v1alpha1.NodeRetirementList

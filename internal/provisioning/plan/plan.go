@@ -30,6 +30,8 @@ type Input struct {
 	// Pods are the unschedulable pods.
 	Pods   []Pod
 	Groups []Group
+	// OtherNodesBeingRemoved are the names of the nodes outside Groups that are being removed. Their pods need room elsewhere.
+	OtherNodesBeingRemoved []string
 	// LaunchRequests are launch requests from outside.
 	LaunchRequests []LaunchRequest
 	DaemonSets     []*appsv1.DaemonSet

@@ -177,8 +177,8 @@ type scaleDown struct {
 	baseline      *Decision
 }
 
-// planBaselineWithoutRetiring removes the nodes that are retiring, and decides what would be launched without any further
-// retirement.
+// planBaselineWithoutRetiring removes the nodes that are being removed, in the groups and outside them. It decides what would be
+// launched without any further retirement.
 func (f *scaleDown) planBaselineWithoutRetiring() (err error) {
 	f.pendingPods, f.pendingSet = f.podsWithoutNomination(), map[placement.PodKey]bool{}
 	for _, key := range f.pendingPods {
@@ -188,19 +188,25 @@ func (f *scaleDown) planBaselineWithoutRetiring() (err error) {
 		g := &f.Groups[i]
 		for j := range g.Nodes {
 			if n := &g.Nodes[j]; n.ToBudgetNode().BeingRemoved {
-				if err := f.removeRetiringNode(g, n); err != nil {
+				if err := f.removeRetiringNode(g.name(), n.Object.Name, plannerOptions(g, f.Now)); err != nil {
 					return err
 				}
 			}
+		}
+	}
+	for _, name := range f.OtherNodesBeingRemoved {
+		if err := f.removeRetiringNode("", name, planner.Options{Now: f.Now}); err != nil {
+			return err
 		}
 	}
 	f.baseline, err = f.planLaunches(f.pendingPods, f.removedNodes, f.removedGroups...)
 	return err
 }
 
-// removeRetiringNode removes a retiring node, and moves its pods to the nodes that placement finds.
-func (f *scaleDown) removeRetiringNode(g *Group, n *nodegroup.Node) error {
-	e, err := planner.PlanEvacuation(f.Snapshot, n.Object.Name, planner.LeastPods, plannerOptions(g, f.Now))
+// removeRetiringNode removes a node that is being removed, and moves its pods to the nodes that placement finds. group is its
+// group, or "" for a node outside the groups.
+func (f *scaleDown) removeRetiringNode(group, name string, options planner.Options) error {
+	e, err := planner.PlanEvacuation(f.Snapshot, name, planner.LeastPods, options)
 	if err != nil {
 		return nil //nolint:nilerr // the snapshot does not know the node any more
 	}
@@ -213,23 +219,23 @@ func (f *scaleDown) removeRetiringNode(g *Group, n *nodegroup.Node) error {
 			}
 		}
 	}
-	return f.chargeAndApplyEvacuation(g, e)
+	return f.chargeAndApplyEvacuation(group, e)
 }
 
 // chargeAndApplyEvacuation applies the evacuation of a node that is being retired, or that this decision retires. Later
 // decisions must leave its part of the PodDisruptionBudgets.
-func (f *scaleDown) chargeAndApplyEvacuation(g *Group, e *planner.Evacuation) error {
+func (f *scaleDown) chargeAndApplyEvacuation(group string, e *planner.Evacuation) error {
 	f.pdbUsage.ChargeEvacuation(&f.Snapshot.PDBs, e)
-	return f.applyEvacuation(g, e)
+	return f.applyEvacuation(group, e)
 }
 
 // applyEvacuation applies an evacuation in the fork.
-func (f *scaleDown) applyEvacuation(g *Group, e *planner.Evacuation) error {
+func (f *scaleDown) applyEvacuation(group string, e *planner.Evacuation) error {
 	if err := f.fork.RemoveNamedNodeAndPods(e.Node); err != nil {
 		return err
 	}
 	f.removedNodes++
-	f.removedGroups = append(f.removedGroups, g.name())
+	f.removedGroups = append(f.removedGroups, group)
 	for _, m := range e.Moves {
 		if f.isOnlySimulated(m.Pod) {
 			continue
@@ -500,7 +506,7 @@ func (f *scaleDown) applyConfirmedCandidates(g *Group, candidates []candidate) e
 		}
 		if len(after.unplacedPods) == 0 && after.countLaunchedAndUnplaced() <= f.baseline.countLaunchedAndUnplaced() {
 			for i := range candidates {
-				if err := f.chargeAndApplyEvacuation(g, &candidates[i].evacuation); err != nil {
+				if err := f.chargeAndApplyEvacuation(g.name(), &candidates[i].evacuation); err != nil {
 					return err
 				}
 			}
@@ -563,7 +569,7 @@ func (f *scaleDown) decideWithoutCandidates(g *Group, candidates []candidate, ar
 	defer func() { f.removedNodes, f.removedGroups = gone, lost }()
 	var pods []placement.PodKey
 	for i := range candidates {
-		if err := f.applyEvacuation(g, &candidates[i].evacuation); err != nil {
+		if err := f.applyEvacuation(g.name(), &candidates[i].evacuation); err != nil {
 			return nil, err
 		}
 		for _, m := range candidates[i].evacuation.Moves {

@@ -329,6 +329,18 @@ func drainNode(w *Input, name string) {
 	}
 }
 
+// TestI9RoomForPodsOfRetiringNodesOutsideTheGroupsIsNotFree has room for one of the pods of w and r on t.
+func TestI9RoomForPodsOfRetiringNodesOutsideTheGroupsIsNotFree(t *testing.T) {
+	w := newWorld(t, []Group{newGroup(newUnderutilizedGroup())}, []*corev1.Node{
+		newWebNode("w", withPassedCooldown), newNode("", "r", machineResources("4", "16Gi"), cordoned), newNode("", "t", machineResources("4", "16Gi")),
+	}, []*corev1.Pod{newPod("x", "w", "1", "1Gi"), newPod("y", "r", "2", "1Gi"), newPod("z", "t", "2", "1Gi")})
+	d := decideDown(t, w)["w"]
+	check.Is(t, nodegroup.VerdictDue, d.Verdict, "while r stays:", d.Reasons)
+	w.OtherNodesBeingRemoved = []string{"r", "gone"}
+	d = decideDown(t, w)["w"]
+	check.Not(t, d.Verdict != nodegroup.VerdictKept || d.Reasons[0].Rule != NoPlace, "while r is retired: %s, %v", d.Verdict, d.Reasons)
+}
+
 // newPDB returns a PodDisruptionBudget for all pods that newPod makes.
 func newPDB(allowed int32) *policyv1.PodDisruptionBudget {
 	return &policyv1.PodDisruptionBudget{
