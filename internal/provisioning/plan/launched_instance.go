@@ -43,11 +43,17 @@ func FindJoinState(g *v1alpha1.NodeGroup, n *corev1.Node) launch.JoinState {
 
 // WhyUnusable returns why a Ready Node takes no pods of the group, and what to do. It returns "" for a usable Node.
 func WhyUnusable(g *v1alpha1.NodeGroup, n *corev1.Node) string {
+	if !retirement.SelectsNode(g, n.Labels) {
+		return fmt.Sprintf("Node %s does not match spec.nodeSelector: have new Nodes join with its labels, or delete the Node and its instance", n.Name)
+	}
+	return whyUnschedulable(g, n)
+}
+
+// whyUnschedulable returns why a Ready Node takes no pods at all, and what to do. It returns "" for a Node that takes pods.
+func whyUnschedulable(g *v1alpha1.NodeGroup, n *corev1.Node) string {
 	startup := startupTaints(g)
 	at := slices.IndexFunc(n.Spec.Taints, func(t corev1.Taint) bool { return isTemporaryTaint(t.Key, startup) })
 	switch {
-	case !retirement.SelectsNode(g, n.Labels):
-		return fmt.Sprintf("Node %s does not match spec.nodeSelector: have new Nodes join with its labels, or delete the Node and its instance", n.Name)
 	case n.Spec.Unschedulable:
 		return fmt.Sprintf("Node %s is cordoned: uncordon it, or retire it", n.Name)
 	case at >= 0:
@@ -80,6 +86,13 @@ func (g *Group) provisioningInstances() []launch.ProvisioningInstance {
 		}
 	}
 	return all
+}
+
+// takesPods reports whether an instance has a Node that takes pods already. The Node need not be in the group.
+func (g *Group) takesPods(instanceID string) bool {
+	return slices.ContainsFunc(g.LaunchedInstances, func(l LaunchedInstance) bool {
+		return l.ID == instanceID && disruptionbudget.IsReady(l.Node) && whyUnschedulable(g.Group, l.Node) == ""
+	})
 }
 
 // WhyNotSelected returns why the Node of one of the instances does not match the group's selector. It returns nil if

@@ -235,7 +235,10 @@ func (p *scaleUp) addProvisioningInstances() error {
 		g := &p.Groups[i]
 		for _, m := range g.provisioningInstances() {
 			k := p.findTemplate(g, m.Template)
-			if k == nil || k.node == nil {
+			switch {
+			case g.takesPods(m.ID):
+				continue // its Node is in the snapshot already
+			case k == nil || k.node == nil:
 				continue // its resources are unknown, so that no pod can be placed on it
 			}
 			name := "awaited/" + g.name() + "/" + m.ID

@@ -575,6 +575,33 @@ func TestPodsDoNotWaitForARetiringInstance(t *testing.T) {
 	}
 }
 
+// TestInstanceOutsideTheSelectorTakesPodsOnce has an instance with a Node that does not match spec.nodeSelector.
+func TestInstanceOutsideTheSelectorTakesPodsOnce(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*corev1.Node)
+		want   map[Outcome]int
+	}{
+		"it takes pods":   {func(*corev1.Node) {}, map[Outcome]int{Fits: 1, Unschedulable: 1}},
+		"it is not Ready": {func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionFalse }, map[Outcome]int{Provisioning: 1, Launching: 1}},
+		"it is cordoned":  {cordoned, map[Outcome]int{Provisioning: 1, Unschedulable: 1}},
+		"it has just begun": {func(n *corev1.Node) {
+			n.Spec.Taints = []corev1.Taint{{Key: "node.cloudprovider.kubernetes.io/uninitialized", Effect: corev1.TaintEffectNoSchedule}}
+		}, map[Outcome]int{Provisioning: 1, Unschedulable: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			of := newNodeGroup("web", 2)
+			g := newGroup(of, newKind(of, "m4", "4", "16Gi"))
+			n := newNode("none", "new", machineResources("4", "16Gi"), c.change)
+			n.CreationTimestamp = metav1.NewTime(start.Add(-time.Minute))
+			g.LaunchedInstances = []LaunchedInstance{{ProvisioningInstance: launch.ProvisioningInstance{ID: "new", Template: "m4"}, Node: n}}
+			w := newWorld(t, []Group{g}, []*corev1.Node{n}, newPendingPods(2, "3", "1Gi"))
+			check.Equal(t, c.want, outcomeCounts(decideUp(t, w)))
+			p := &scaleUp{forkedCluster: &forkedCluster{Input: w}}
+			check.Is(t, 1, p.groupSize(&w.Groups[0]))
+		})
+	}
+}
+
 func TestManyUnreadyNodesPauseLaunches(t *testing.T) {
 	for name, c := range map[string]struct {
 		unready, nodes int
