@@ -261,7 +261,11 @@ func (a *Controller) requestRetirement(ctx context.Context, g *managedGroup, d *
 			NodeName: n.Name, NodeUID: n.UID, Reason: v1alpha1.Underutilized, RequestedBy: plan.UnderutilizedRequester, Group: d.Group,
 		},
 	})
-	if err := a.options.Client.Create(ctx, rt); err != nil && !apierrors.IsAlreadyExists(err) {
+	err := a.options.Client.Create(ctx, rt)
+	if apierrors.IsAlreadyExists(err) {
+		return nil // an earlier reconcile has requested and counted it; the cache does not have it yet
+	}
+	if err != nil {
 		return fmt.Errorf("NodeRetirement %s: %w", rt.Name, err)
 	}
 	a.options.Metrics.countRetirement(d.Group)

@@ -179,6 +179,17 @@ func TestConcurrentlyChangedRetirementIsNotCancelled(t *testing.T) {
 	}
 }
 
+func TestRetirementIsCountedOnce(t *testing.T) {
+	f := newFixture(t, nil, newIdleNode("a", ""))
+	f.reconcile()
+	d := &plan.NodeDecision{Group: "web", Since: time.Now(), Subject: &nodegroup.Node{Object: newIdleNode("a", "")}}
+	for range 2 { // the cache does not have the retirement the second time
+		must.NoError(t, f.requestRetirement(t.Context(), f.lastGroups[0], d))
+	}
+	check.Len(t, 1, f.listRetirements())
+	check.Is(t, 1, testutil.ToFloat64(f.options.Metrics.retirements.WithLabelValues("web")))
+}
+
 const startupTaint = "example.com/agent-not-ready"
 
 // joinAll has each instance of the pool join as a Ready Node that change makes unusable.
