@@ -146,7 +146,8 @@ func (a *Controller) emitInstanceDeleted(g *managedGroup, failed launch.FailedIn
 		"instance %s (%s) has no Node and is deleted: %s: %s", failed.Instance.Name, failed.Instance.ProviderID, failed.Reason, failed.Message)
 }
 
-// emitNodeEventIfChanged writes an Event for a node that is retired or kept, if the decision changed.
+// emitNodeEventIfChanged writes an Event for a node that is retired or kept, if the decision changed. For an underutilized node
+// that is needed again it only writes to the log, because that can happen often.
 func (a *Controller) emitNodeEventIfChanged(g *managedGroup, d *plan.NodeDecision) {
 	uid := string(d.Subject.Object.UID)
 	key := string(d.Verdict)
@@ -169,6 +170,11 @@ func (a *Controller) emitNodeEventIfChanged(g *managedGroup, d *plan.NodeDecisio
 		reason = eventUnderutilizedRetired
 	case nodegroup.VerdictBlocked:
 		reason = eventUnderutilizedKept
+	case nodegroup.VerdictKept:
+		if since := d.Subject.Object.Annotations[plan.UnderutilizedSinceAnnotation]; since != "" {
+			a.options.Log.Info("node is kept, and its cooldown will start again", "group", d.Group, "node", d.Node, "since", since, "reasons", d.Reasons)
+		}
+		return
 	default:
 		return
 	}

@@ -2,6 +2,7 @@ package provisioning
 
 import (
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -122,6 +123,20 @@ func TestNodeEventStateIsRemovedWithTheNode(t *testing.T) {
 	if got := f.states["web"].nodeEvents; len(got) != 1 || got["uid-y"] == "" {
 		t.Errorf("%v are remembered, want y", got)
 	}
+}
+
+func TestNodeThatLosesItsCooldownIsLogged(t *testing.T) {
+	since := time.Now().Add(-time.Minute).UTC().Format(time.RFC3339)
+	f := newFixture(t, withTeamLabel("a"), newIdleNode("x", since), newIdleNode("y", since), newRunningPod("busy", "x", "3"))
+	var log strings.Builder
+	f.options.Log = slog.New(slog.NewTextHandler(&log, nil))
+	f.observeSince("x", "y")
+	f.reconcileTimes(2) // the second has no news
+	lines := slices.DeleteFunc(strings.Split(log.String(), "\n"), func(line string) bool { return !strings.Contains(line, "cooldown") })
+	if len(lines) != 1 {
+		t.Fatalf("logged %q, want one line", lines)
+	}
+	check.Contains(t, lines[0], "node=x", "since="+since, plan.Used, "75 % of its cpu")
 }
 
 func TestDroppedLaunchIsCounted(t *testing.T) {
