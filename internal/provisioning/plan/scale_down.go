@@ -346,16 +346,11 @@ func (f *scaleDown) findRetirementCandidates(g *Group, rule *underutilizedRule, 
 	return f.selectRetirableTogether(g, due)
 }
 
-// forStartingNodes calls change for each Node that still counts as provisioning. In the fork, such a Node takes pending pods
-// as if it had started. It must be closed for the pods of retired nodes. They run now, and would wait until it has started.
+// forStartingNodes calls change for each starting node. In the fork, such a Node takes pending pods as if it had started. It must
+// be closed for the pods of retired nodes. They run now, and would wait until it has started.
 func (f *scaleDown) forStartingNodes(change func(nodeName string)) {
-	for i := range f.Groups {
-		g := &f.Groups[i]
-		for j := range g.Nodes {
-			if n := g.Nodes[j].Object; g.IsProvisioning(n, f.Now) {
-				change(n.Name)
-			}
-		}
+	for _, name := range f.startingNodes {
+		change(name)
 	}
 }
 

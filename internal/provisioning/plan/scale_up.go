@@ -103,6 +103,8 @@ type forkedCluster struct {
 	headroomPods map[string][]placement.PodKey // the headroom pods, by group
 	templateByID map[string]*groupTemplate     // by ID
 	templates    []*groupTemplate
+	// startingNodes are the Nodes that still count as provisioning. They are found once, because each check reads the Node.
+	startingNodes []string
 }
 
 // groupTemplate is a template of a group with derived values.
@@ -135,6 +137,7 @@ func (w *Input) simulateInFork(decide func(*forkedCluster) error) (err error) {
 			as := n // the snapshot may not have this Node yet
 			switch {
 			case g.IsProvisioning(n, w.Now):
+				r.startingNodes = append(r.startingNodes, n.Name)
 				undo = append(undo, func() error { return w.Snapshot.SetNode(n) })
 				as = toStartedNode(n, startupTaints(g.Group), g.DevicesByNode[n.Name])
 			case !w.Now.Before(n.CreationTimestamp.Add(g.joinTimeout())):
