@@ -40,11 +40,11 @@ func countCharges(m *snapshot.PDBs, pods []*filter.Pod) map[placement.PodKey]int
 	return charges
 }
 
-// chargeEvictionsIfAllowed charges the eviction of these pods. If a budget does not allow it, it charges nothing and returns that
-// budget with the number of disruptions that it would need.
-func (l PDBUsage) chargeEvictionsIfAllowed(m *snapshot.PDBs, pods []*filter.Pod) (exceeded *snapshot.PDB, needed int32) {
+// chargeEvictionsIfAllowed charges the eviction of these pods. If a budget does not allow it, it charges nothing. It then returns
+// the refusal, and the first pod that the budget does not allow.
+func (l PDBUsage) chargeEvictionsIfAllowed(m *snapshot.PDBs, pods []*filter.Pod) (*Refusal, *filter.Pod) {
 	if m.IsEmpty() {
-		return nil, 0
+		return nil, nil
 	}
 	for i, p := range pods {
 		b, _ := m.FindPDBToCharge(p)
@@ -53,12 +53,13 @@ func (l PDBUsage) chargeEvictionsIfAllowed(m *snapshot.PDBs, pods []*filter.Pod)
 		}
 		l[b]++
 		if l[b] > b.Allowed {
-			needed = l[b]
+			needed := l[b]
 			l.refundEvictions(m, pods[:i+1])
-			return b, needed
+			r := newPDBRefusal(b, needed-l[b], b.Allowed-l[b])
+			return &r, p
 		}
 	}
-	return nil, 0
+	return nil, nil
 }
 
 func (l PDBUsage) refundEvictions(m *snapshot.PDBs, pods []*filter.Pod) {

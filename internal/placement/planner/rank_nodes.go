@@ -16,9 +16,11 @@ type Rank struct {
 	Groups int `json:"groups,omitempty"`
 	// Removable reports whether the node alone can be removed now.
 	Removable bool `json:"removable"`
-	// Rule is the rule that forbids the removal. Pod is the pod that it concerns, if any.
-	Rule string `json:"rule,omitempty"`
-	Pod  string `json:"pod,omitempty"`
+	// Rule is the rule that forbids the removal. Pod is the pod that it concerns, if any. Message says more. It is empty for a pod
+	// without room, because its reasons are on all other nodes.
+	Rule    string `json:"rule,omitempty"`
+	Pod     string `json:"pod,omitempty"`
+	Message string `json:"message,omitempty"`
 }
 
 // RankNodes evaluates the removal of every node alone, with the group limits of the options. It returns the removable
@@ -53,17 +55,16 @@ func RankNodes(s *snapshot.Snapshot, policy Policy, o Options) []Rank {
 func (p *planRun) rankNode(n *filter.Node) Rank {
 	r := Rank{Node: n.Name(), Cost: p.computeRemovalCost(n), Groups: len(p.listPodGroups(n))}
 	if refusal := p.findFirstRefusal(n); refusal != nil {
-		r.Rule, r.Pod = refusal.Rule, refusal.Pod
+		r.Rule, r.Pod, r.Message = refusal.Rule, refusal.Pod, refusal.Message
 		return r
 	}
 	if refusals := p.groupLimits.listRefusals(n); len(refusals) > 0 {
-		r.Rule = refusals[0].Rule
+		r.Rule, r.Message = refusals[0].Rule, refusals[0].Message
 		return r
 	}
 	movers, evicted := p.listMovingAndEvictedPods(n, nil)
-	short, _ := p.pdbUsage.chargeEvictionsIfAllowed(&p.s.PDBs, evicted)
-	if short != nil {
-		r.Rule = "disruption-budget"
+	if refusal, pod := p.pdbUsage.chargeEvictionsIfAllowed(&p.s.PDBs, evicted); refusal != nil {
+		r.Rule, r.Pod, r.Message = refusal.Rule, pod.Key.String(), refusal.Message
 		return r
 	}
 	p.pdbUsage.refundEvictions(&p.s.PDBs, evicted)

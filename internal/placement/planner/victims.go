@@ -250,9 +250,8 @@ func (p *planRun) removeVictimIfAllowed(c candidate, victims *[]chosenVictim) *R
 		return &refusals[0]
 	}
 	own, all, evicted, stays := p.splitPodsByFate(c.node)
-	if b, needs := p.pdbUsage.chargeEvictionsIfAllowed(&p.s.PDBs, evicted); b != nil {
-		r := newPDBRefusal(b, needs-p.pdbUsage[b], b.Allowed-p.pdbUsage[b])
-		return &r
+	if refusal, _ := p.pdbUsage.chargeEvictionsIfAllowed(&p.s.PDBs, evicted); refusal != nil {
+		return refusal
 	}
 	charges := countCharges(&p.s.PDBs, evicted)
 	mark := p.fork.Mark()

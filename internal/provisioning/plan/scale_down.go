@@ -361,14 +361,25 @@ func (f *scaleDown) checkPodsFitElsewhere(g *Group, free []*NodeDecision) {
 		ranks[r.Node] = r
 	}
 	for _, d := range free {
-		switch r := ranks[d.Node]; {
-		case r.Removable:
-		case r.Pod != "":
-			d.addReason(NoPlace, "pod %s cannot move: %s", r.Pod, r.Rule)
-		default:
-			d.addReason(NoPlace, "%s", cmp.Or(r.Rule, "the node is not in the scheduling snapshot yet"))
+		if r := ranks[d.Node]; !r.Removable {
+			d.addReason(NoPlace, "%s", f.describeRank(r))
 		}
 	}
+}
+
+// describeRank says why a node cannot be removed.
+func (f *scaleDown) describeRank(r planner.Rank) string {
+	why := cmp.Or(r.Rule, "the node is not in the scheduling snapshot yet")
+	switch {
+	case r.Message != "":
+		why += ": " + r.Message
+	case r.Pod != "" && len(f.startingNodes) > 0:
+		why += ": starting nodes take no pods yet"
+	}
+	if r.Pod != "" {
+		return fmt.Sprintf("pod %s cannot move: %s", r.Pod, why)
+	}
+	return why
 }
 
 // plannerOptionsExcludingOthers returns planner options that exclude all nodes except the given ones.

@@ -3,6 +3,7 @@ package plan
 import (
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -439,6 +440,32 @@ func TestPDBIsSharedByAllGroupsAndRetirements(t *testing.T) {
 			if c.want == nodegroup.VerdictBlocked && (got["b"].Reasons[0].Rule != NotTogether || got["b"].Since.IsZero()) {
 				t.Errorf("since %s: %v, want %s, and the node keeps its time", got["b"].Since, got["b"].Reasons, NotTogether)
 			}
+		})
+	}
+}
+
+func TestReasonOfAKeptNodeSaysWhatKeepsIt(t *testing.T) {
+	starting := newWebNode("s", notReadyYet)
+	for name, c := range map[string]struct {
+		nodes   []*corev1.Node
+		request string
+		allowed int32
+		change  func(*corev1.Pod)
+		want    string
+	}{
+		"its PDB":         {nil, "1", 0, func(*corev1.Pod) {}, "pod apps/x cannot move: disruption-budget: disruption budget apps/web allows 0 disruptions, 1 needed"},
+		"no controller":   {nil, "1", 1, func(p *corev1.Pod) { p.OwnerReferences = nil }, "pod apps/x cannot move: unmanaged: "},
+		"no room":         {nil, "1500m", 1, func(*corev1.Pod) {}, "pod apps/x cannot move: no-room"},
+		"a starting node": {[]*corev1.Node{starting}, "1500m", 1, func(*corev1.Pod) {}, "pod apps/x cannot move: no-room: starting nodes take no pods yet"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, []Group{newGroup(newUnderutilizedGroup())}, append(c.nodes, newWebNode("a", withPassedCooldown), newWebNode("b")),
+				[]*corev1.Pod{newPod("x", "a", c.request, "1Gi", c.change), newPod("y", "b", "3", "1Gi")})
+			must.NoError(t, w.Snapshot.PDBs.Set(newPDB(c.allowed)))
+			d := decideDown(t, w)["a"]
+			must.Not(t, len(d.Reasons) != 1 || d.Reasons[0].Rule != NoPlace, "%s: %v", d.Verdict, d.Reasons)
+			got := d.Reasons[0].Message
+			check.Not(t, got != c.want && !(strings.HasSuffix(c.want, ": ") && strings.HasPrefix(got, c.want)), "got %q, want %q", got, c.want)
 		})
 	}
 }
