@@ -145,7 +145,7 @@ func ReadUnderutilizedSince(n *corev1.Node, now time.Time) time.Time {
 func DecideScaleDown(w *Input) ([]NodeDecision, error) {
 	var all []NodeDecision
 	err := w.simulateInFork(func(r *forkedCluster) error {
-		f := &scaleDown{forkedCluster: r, pdbUsage: planner.PDBUsage{}}
+		f := &scaleDown{forkedCluster: r, pdbUsage: planner.PDBUsage{}, movedSet: map[placement.PodKey]bool{}}
 		if err := f.planBaselineWithoutRetiring(); err != nil {
 			return err
 		}
@@ -172,8 +172,10 @@ type scaleDown struct {
 	pendingPods   []placement.PodKey // pods that need a node, including those of retiring nodes
 	pendingSet    map[placement.PodKey]bool
 	removedNodes  int
-	removedGroups []string         // the groups of the removed nodes, one entry per node
-	pdbUsage      planner.PDBUsage // what the removed nodes charge
+	removedGroups []string           // the groups of the removed nodes, one entry per node
+	pdbUsage      planner.PDBUsage   // what the removed nodes charge
+	movedPods     []placement.PodKey // the pods of the removed nodes that fit on other nodes
+	movedSet      map[placement.PodKey]bool
 	baseline      *Decision
 }
 
@@ -226,7 +228,21 @@ func (f *scaleDown) removeRetiringNode(group, name string, options planner.Optio
 // decisions must leave its part of the PodDisruptionBudgets.
 func (f *scaleDown) chargeAndApplyEvacuation(group string, e *planner.Evacuation) error {
 	f.pdbUsage.ChargeEvacuation(&f.Snapshot.PDBs, e)
+	for _, key := range f.listMovedPods(e) {
+		f.movedPods, f.movedSet[key] = append(f.movedPods, key), true
+	}
 	return f.applyEvacuation(group, e)
+}
+
+// listMovedPods lists the pods that only this evacuation moves from the nodes on which they run.
+func (f *scaleDown) listMovedPods(e *planner.Evacuation) []placement.PodKey {
+	var pods []placement.PodKey
+	for _, m := range e.Moves {
+		if !f.isOnlySimulated(m.Pod) && !f.movedSet[m.Pod] {
+			pods = append(pods, m.Pod)
+		}
+	}
+	return pods
 }
 
 // applyEvacuation applies an evacuation in the fork.
@@ -567,22 +583,19 @@ func (f *scaleDown) findWorstDecision(g *Group, candidates []candidate) (*Decisi
 	return worst, nil
 }
 
-// decideWithoutCandidates decides what would be launched without the candidates. arrange moves their pods.
+// decideWithoutCandidates decides what would be launched without the candidates. arrange moves their pods, and the pods of the
+// nodes removed so far, because the scheduler places all of them in an unknown order.
 func (f *scaleDown) decideWithoutCandidates(g *Group, candidates []candidate, arrange func([]placement.PodKey) ([]placement.PodKey, error)) (*Decision, error) {
 	tried := f.Snapshot.Fork()
 	defer tried.Rollback()
 	gone, lost := f.removedNodes, f.removedGroups
 	defer func() { f.removedNodes, f.removedGroups = gone, lost }()
-	var pods []placement.PodKey
+	pods := slices.Clone(f.movedPods)
 	for i := range candidates {
 		if err := f.applyEvacuation(g.name(), &candidates[i].evacuation); err != nil {
 			return nil, err
 		}
-		for _, m := range candidates[i].evacuation.Moves {
-			if !f.isOnlySimulated(m.Pod) {
-				pods = append(pods, m.Pod)
-			}
-		}
+		pods = append(pods, f.listMovedPods(&candidates[i].evacuation)...)
 	}
 	f.forStartingNodes(f.fork.CloseNode)
 	left, err := arrange(pods)

@@ -386,6 +386,18 @@ func TestI9NodesOfAllGroupsFindRoomForRetiringPods(t *testing.T) {
 	}
 }
 
+// TestI9RoomIsNotFreeIfTheSchedulerMayGiveItToRetiringPods has pods x of 2 cores and q of 3. They fit on t and u only if x is
+// placed on t. The scheduler prefers u.
+func TestI9RoomIsNotFreeIfTheSchedulerMayGiveItToRetiringPods(t *testing.T) {
+	g := newUnderutilizedGroup(func(g *v1alpha1.NodeGroup) { g.Spec.ScaleDown.Underutilized.Consolidate = true })
+	size := machineResources("4", "16Gi")
+	w := newWorld(t, []Group{newGroup(g)}, []*corev1.Node{newWebNode("r", cordoned), newWebNode("c", withPassedCooldown), newNode("", "t", size), newNode("", "u", size)},
+		[]*corev1.Pod{newPod("x", "r", "2", "1Gi"), newPod("q", "c", "3", "1Gi"), newPod("y", "t", "2", "1Gi"), newPod("z", "u", "1", "1Gi")})
+	drainNode(w, "r")
+	d := decideDown(t, w)["c"]
+	check.Not(t, d.Verdict != nodegroup.VerdictBlocked || d.Reasons[0].Rule != WouldComeBack, "%s: %v", d.Verdict, d.Reasons)
+}
+
 // TestPodsOfRetiringNodesDoNotKeepTheNodesTheyWillMoveTo has pod x on a retiring node. It will move to b, or else to t.
 func TestPodsOfRetiringNodesDoNotKeepTheNodesTheyWillMoveTo(t *testing.T) {
 	g := newUnderutilizedGroup()
