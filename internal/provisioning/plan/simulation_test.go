@@ -24,7 +24,8 @@ import (
 )
 
 // The simulation is one day of load. Deployments grow and shrink, a scheduler places their pods, and a cloud creates
-// instances slowly, wrongly or not at all. Up, Down and Track decide minute by minute while anything happens.
+// instances slowly, wrongly or not at all. Retired nodes are drained for some minutes. Up, Down and Track decide minute by
+// minute while anything happens.
 
 const (
 	tick     = time.Minute
@@ -64,6 +65,8 @@ type scenario struct {
 	spare    int32
 	policy   v1alpha1.ScaleUpPolicy
 	together bool
+	drain    int  // minutes until a retired node is empty, if no PDB delays it
+	pdb      bool // a PodDisruptionBudget allows one pod of the first deployment to be unavailable
 }
 
 var scenarios = rapid.Custom(func(t *rapid.T) scenario {
@@ -85,6 +88,7 @@ var scenarios = rapid.Custom(func(t *rapid.T) scenario {
 		slices.SortFunc(l.levels, func(a, b level) int { return cmp.Compare(a.minute, b.minute) })
 		s.loads = append(s.loads, l)
 	}
+	s.drain, s.pdb = rapid.IntRange(0, 5).Draw(t, "drain"), rapid.Bool().Draw(t, "pdb")
 	return s
 })
 
@@ -108,12 +112,14 @@ type simulated struct {
 // removal is a node that was retired. replicas is the smallest size of each deployment since. unplaced counts the pods
 // and headroom pods without a place at that time: instances launched for those are an exchange, and no flap.
 type removal struct {
+	node     string
 	at       time.Time
+	gone     time.Time // when the drained node was deleted, or now
 	replicas []int
 	unplaced int
 	moved    []placement.PodKey        // the node's pods
 	waiting  map[placement.PodKey]bool // pods that were unschedulable while the node existed
-	others   map[string]bool           // the other nodes that were Ready
+	others   map[string]bool           // the other nodes that were Ready and stayed
 }
 
 type simulation struct {
@@ -126,6 +132,7 @@ type simulation struct {
 	kinds    []Template
 	machines map[string]*simulated
 	nodes    map[string]*corev1.Node
+	draining map[string]int // evictions per minute, by the node that is being retired
 	pods     map[placement.PodKey]*corev1.Pod
 	serial   int
 
@@ -164,7 +171,7 @@ func newSimulation(t rapid.TB, s scenario) *simulation {
 	return &simulation{
 		t: t, s: s, now: start, snap: snapshot.New(), group: g, watched: start,
 		kinds:    []Template{newKind(g, "m4", "4", "16Gi"), newKind(g, "c8", "8", "16Gi")},
-		machines: map[string]*simulated{}, nodes: map[string]*corev1.Node{}, pods: map[placement.PodKey]*corev1.Pod{},
+		machines: map[string]*simulated{}, nodes: map[string]*corev1.Node{}, draining: map[string]int{}, pods: map[placement.PodKey]*corev1.Pod{},
 		backs: map[string]v1alpha1.BackOff{}, unusable: map[string]bool{}, replicas: make([]int, len(s.loads)),
 	}
 }
@@ -183,6 +190,7 @@ func (m *simulation) run() {
 		m.now, m.happened = start.Add(time.Duration(minute)*tick), false
 		m.applyDemand(minute)
 		m.advanceInstances()
+		m.drainNodes()
 		m.schedulePods()
 		m.decide()
 		m.checkInvariants()
@@ -218,7 +226,7 @@ func (m *simulation) applyDemand(minute int) {
 			m.must(m.snap.DeletePod(key))
 		}
 		for r := m.replicas[i]; r < want; r++ {
-			m.setPod(newPod(fmt.Sprintf("d%d-%d", i, r), "", l.cpu, l.memory))
+			m.setPod(newPod(fmt.Sprintf("d%d-%d", i, r), "", l.cpu, l.memory, func(p *corev1.Pod) { p.Labels["app"] = fmt.Sprintf("d%d", i) }))
 		}
 		m.replicas[i] = want
 		for _, r := range m.removals {
@@ -267,6 +275,7 @@ func (m *simulation) advanceInstances() {
 			i.node = true
 			m.launches++
 			m.joinNode(id, i)
+		case m.draining[id] > 0:
 		case i.fate == cordonedForLong && age >= 3*joinTime && m.nodes[id].Spec.Unschedulable:
 			m.changeNode(id, func(n *corev1.Node) { n.Spec.Unschedulable = false })
 		case i.fate == labelledLate && age >= 6*tick && m.nodes[id].Labels[groupLabel] == "":
@@ -334,6 +343,7 @@ func (m *simulation) schedulePods() {
 		if best != "" {
 			bound := p.DeepCopy()
 			bound.Spec.NodeName, bound.Status.Phase = best, corev1.PodRunning
+			bound.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 			m.setPod(bound)
 		}
 	}
@@ -341,6 +351,7 @@ func (m *simulation) schedulePods() {
 
 // decide simulates one reconcile of a controller.
 func (m *simulation) decide() {
+	m.updatePDB()
 	w := m.newWorld()
 	d := decideUp(m.t, w)
 	if m.happened {
@@ -365,21 +376,43 @@ func (m *simulation) decide() {
 }
 
 func (m *simulation) writeSince(d NodeDecision) {
-	n := m.nodes[d.Node].DeepCopy()
-	n.Annotations = map[string]string{}
-	if !d.Since.IsZero() {
-		n.Annotations[UnderutilizedSinceAnnotation] = formatTime(d.Since)
-	}
-	m.setNode(n)
+	m.changeNode(d.Node, func(n *corev1.Node) {
+		delete(n.Annotations, UnderutilizedSinceAnnotation)
+		if !d.Since.IsZero() {
+			metav1.SetMetaDataAnnotation(&n.ObjectMeta, UnderutilizedSinceAnnotation, formatTime(d.Since))
+		}
+	})
 }
 
-// retireNode removes a node and its instance. Its pods become pending.
+// countHealthy counts the pods of the first deployment that have a node.
+func (m *simulation) countHealthy() (n int) {
+	for r := range m.replicas[0] {
+		if m.pods[placement.PodKey{Namespace: "apps", Name: fmt.Sprintf("d0-%d", r)}].Spec.NodeName != "" {
+			n++
+		}
+	}
+	return n
+}
+
+// updatePDB updates the status of the PodDisruptionBudget.
+func (m *simulation) updatePDB() {
+	if !m.s.pdb {
+		return
+	}
+	b := newPDB(0)
+	b.Spec.Selector.MatchLabels["app"] = "d0"
+	b.Status.CurrentHealthy, b.Status.DesiredHealthy = int32(m.countHealthy()), int32(m.replicas[0]-1)
+	b.Status.DisruptionsAllowed = max(0, b.Status.CurrentHealthy-b.Status.DesiredHealthy)
+	m.must(m.snap.PDBs.Set(b))
+}
+
+// retireNode starts to drain a node.
 func (m *simulation) retireNode(name string) {
 	r := removal{
-		at: m.now, replicas: slices.Clone(m.replicas), unplaced: m.unplaced, waiting: map[placement.PodKey]bool{}, others: map[string]bool{},
+		node: name, at: m.now, gone: m.now, replicas: slices.Clone(m.replicas), unplaced: m.unplaced, waiting: map[placement.PodKey]bool{}, others: map[string]bool{},
 	}
 	for other, n := range m.nodes {
-		r.others[other] = other != name && m.isReady(n)
+		r.others[other] = other != name && m.isReady(n) && m.draining[other] == 0
 	}
 	for key, p := range m.pods {
 		switch p.Spec.NodeName {
@@ -387,16 +420,56 @@ func (m *simulation) retireNode(name string) {
 			r.waiting[key] = true
 		case name:
 			r.moved = append(r.moved, key)
-			fresh := p.DeepCopy()
-			fresh.Spec.NodeName, fresh.Status.Phase = "", corev1.PodPending
-			m.must(m.snap.DeletePod(key))
-			m.setPod(fresh)
 		}
 	}
 	m.removals = append(m.removals, r)
-	m.must(m.snap.DeleteNode(name))
-	delete(m.nodes, name)
-	m.machines[name].State = cloud.Deleting
+	m.changeNode(name, func(n *corev1.Node) {
+		n.Spec.Unschedulable = true
+		metav1.SetMetaDataAnnotation(&n.ObjectMeta, "cordon.slipway.dev/retirement", `{"owner":"retirement","since":"`+formatTime(m.now)+`"}`)
+	})
+	m.draining[name] = 1 + len(r.moved)/max(1, m.s.drain)
+	if m.s.drain == 0 {
+		m.drainNode(name)
+	}
+}
+
+func (m *simulation) drainNodes() {
+	for _, name := range slices.Sorted(maps.Keys(m.draining)) {
+		m.drainNode(name)
+	}
+}
+
+// drainNode evicts some of a node's pods, which become pending. If none is left, it deletes the node and its instance.
+func (m *simulation) drainNode(name string) {
+	m.happened = true
+	isEmpty, evictions := true, m.draining[name]
+	for _, key := range slices.SortedFunc(maps.Keys(m.pods), comparePodKeys) {
+		p := m.pods[key]
+		if p.Spec.NodeName != name {
+			continue
+		}
+		isBlocked := m.s.pdb && p.Labels["app"] == "d0" && m.countHealthy() < m.replicas[0]
+		if evictions == 0 || isBlocked {
+			isEmpty = false
+			continue
+		}
+		evictions--
+		fresh := p.DeepCopy()
+		fresh.Spec.NodeName, fresh.Status = "", corev1.PodStatus{Phase: corev1.PodPending}
+		m.must(m.snap.DeletePod(key))
+		m.setPod(fresh)
+	}
+	for i := range m.removals {
+		if r := &m.removals[i]; r.node == name {
+			r.gone = m.now
+		}
+	}
+	if isEmpty {
+		m.must(m.snap.DeleteNode(name))
+		delete(m.nodes, name)
+		delete(m.draining, name)
+		m.machines[name].State = cloud.Deleting
+	}
 }
 
 func (m *simulation) countAlive() (n int) {
@@ -414,7 +487,7 @@ func (m *simulation) launchInstances(o Launch) {
 	for i := range m.removals {
 		r := &m.removals[i]
 		rose := slices.ContainsFunc(m.rangeReplicas(), func(i int) bool { return m.replicas[i] > r.replicas[i] })
-		if m.now.Sub(r.at) >= cooldown || rose || m.now.Sub(m.troubled) < cooldown || m.isUnrelatedLaunch(r, o) {
+		if m.now.Sub(r.gone) >= cooldown || rose || m.now.Sub(m.troubled) < cooldown || m.isUnrelatedLaunch(r, o) {
 			continue
 		}
 		if r.unplaced -= o.Count; r.unplaced < 0 {
@@ -460,7 +533,7 @@ func (m *simulation) isUnrelatedLaunch(r *removal, o Launch) bool {
 		}
 	}
 	for _, key := range r.moved {
-		if p := m.pods[key]; p != nil && !r.others[p.Spec.NodeName] {
+		if p := m.pods[key]; p != nil && p.Spec.NodeName != r.node && !r.others[p.Spec.NodeName] {
 			return false
 		}
 	}
@@ -533,7 +606,11 @@ func (m *simulation) newWorld() *Input {
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.nodes)) {
 		if m.nodes[name].Labels[groupLabel] != "" {
-			g.Nodes = append(g.Nodes, nodegroup.Node{Object: m.nodes[name], QuietFor: -1})
+			n := nodegroup.Node{Object: m.nodes[name], QuietFor: -1}
+			if m.draining[name] > 0 {
+				n.Retirements = []v1alpha1.NodeRetirement{newDrainingRetirement(name)}
+			}
+			g.Nodes = append(g.Nodes, n)
 		}
 	}
 	w := &Input{Snapshot: m.snap, Groups: []Group{g}, NodeCount: len(m.nodes), Now: m.now}
@@ -558,14 +635,15 @@ func (m *simulation) checkInvariants() {
 	if alive > int(m.s.maximum) {
 		m.t.Fatalf("%s: %d instances, and a maximum of %d", m.now.Format(time.TimeOnly), alive, m.s.maximum)
 	}
-	if len(m.removals) > 0 && m.removals[len(m.removals)-1].at.Equal(m.now) && len(m.nodes) < int(m.s.minimum) {
-		m.t.Fatalf("%s: a node left, and %d stay of a minimum of %d", m.now.Format(time.TimeOnly), len(m.nodes), m.s.minimum)
+	stay := len(m.nodes) - len(m.draining)
+	if len(m.removals) > 0 && m.removals[len(m.removals)-1].at.Equal(m.now) && stay < int(m.s.minimum) {
+		m.t.Fatalf("%s: a node left, and %d stay of a minimum of %d", m.now.Format(time.TimeOnly), stay, m.s.minimum)
 	}
 }
 
 // checkSettled checks the end of the day. Nothing has changed or failed in its last hours.
 func (m *simulation) checkSettled() {
-	if n := len(m.nodes); n < int(m.s.minimum) {
+	if n := len(m.nodes) - len(m.draining); n < int(m.s.minimum) {
 		m.t.Errorf("%d nodes are left, and the minimum is %d", n, m.s.minimum)
 	}
 	var left []string
