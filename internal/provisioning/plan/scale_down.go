@@ -234,7 +234,7 @@ func (f *scaleDown) chargeAndApplyEvacuation(group string, e *planner.Evacuation
 	return f.applyEvacuation(group, e)
 }
 
-// listMovedPods lists the pods that only this evacuation moves from the nodes on which they run.
+// listMovedPods lists the pods of an evacuation that no earlier evacuation has moved, without the pods that only the fork places.
 func (f *scaleDown) listMovedPods(e *planner.Evacuation) []placement.PodKey {
 	var pods []placement.PodKey
 	for _, m := range e.Moves {

@@ -319,7 +319,7 @@ func newDrainingRetirement(node string) v1alpha1.NodeRetirement {
 	}}
 }
 
-// drainNode makes the named node one that an admitted retirement drains.
+// drainNode gives the named node an admitted retirement that drains it.
 func drainNode(w *Input, name string) {
 	for i := range w.Groups {
 		for j := range w.Groups[i].Nodes {

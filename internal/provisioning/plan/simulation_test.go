@@ -439,7 +439,7 @@ func (m *simulation) drainNodes() {
 	}
 }
 
-// drainNode evicts some of a node's pods, which become pending. If none is left, it deletes the node and its instance.
+// drainNode evicts some of a node's pods, which become pending. After the last pod it deletes the node and its instance.
 func (m *simulation) drainNode(name string) {
 	m.happened = true
 	isEmpty, evictions := true, m.draining[name]
