@@ -85,17 +85,15 @@ func (b *agentBench) deleteWorkload(ctx context.Context, name string) error {
 	if err := namespaces.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
 		return fmt.Errorf("delete namespace %s: %w", name, err)
 	}
-	for {
-		switch _, err := namespaces.Get(ctx, name, metav1.GetOptions{}); {
-		case apierrors.IsNotFound(err):
-			return nil
-		case err != nil:
-			return fmt.Errorf("namespace %s: %w", name, err)
-		}
-		if err := testbed.Sleep(ctx, 200*time.Millisecond); err != nil {
-			return fmt.Errorf("namespace %s is not deleted: %w", name, err)
-		}
+	var failed error
+	err := testbed.PollUntil(ctx, "namespace "+name+" is deleted", func() bool {
+		_, failed = namespaces.Get(ctx, name, metav1.GetOptions{})
+		return failed != nil
+	})
+	if err == nil && !apierrors.IsNotFound(failed) {
+		err = fmt.Errorf("namespace %s: %w", name, failed)
 	}
+	return err
 }
 
 func (b *agentBench) labelNode(ctx context.Context, node, name string) error {
