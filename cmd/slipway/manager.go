@@ -27,6 +27,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/manager"
 	"github.com/slipway-dev/slipway/internal/notice/aws/queue"
 	"github.com/slipway-dev/slipway/internal/observe"
+	"github.com/slipway-dev/slipway/internal/surge"
 )
 
 func newManagerCommand() *cobra.Command {
@@ -66,6 +67,10 @@ func newManagerQueue(ctx context.Context, c *manager.Config, q queue.Config, age
 	a.ConfigFile = agentConfig
 	if err := a.LoadFile(flags); err != nil {
 		return nil, fmt.Errorf("--aws-queue-agent-config: %w", err)
+	}
+	if mode, err := surge.ParseMode(a.Surge); err == nil && mode.Enabled() {
+		return nil, fmt.Errorf("--aws-queue-agent-config: surge: %s: the manager has no rights for surges by the agents of a queue: want %s, or leave it out",
+			a.Surge, surge.Off)
 	}
 	a.Kubeconfig, a.LogLevel, a.LogFormat, a.Listen = c.Kubeconfig, c.LogLevel, c.LogFormat, ""
 	all, err := startqueue.NewQueue(ctx, a, q, start.AgentOptions{OpenTracing: newTraceExporter}, stderr)
