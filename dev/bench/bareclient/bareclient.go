@@ -51,41 +51,38 @@ func Connect(ctx context.Context, kubeconfig, node string) (*Client, error) {
 // CordonAndEvict cordons the node, and then evicts all its pods concurrently. It returns when every eviction is
 // accepted.
 func (c *Client) CordonAndEvict(ctx context.Context) error {
-	return c.cordonAndEvictQueues(ctx, func(p kubeapi.Pod) string { return p.UID })
+	return CordonAndEvictAll(ctx, []*Client{c}, func(p kubeapi.Pod) string { return p.UID })
 }
 
 // CordonAndEvictInQueues does the same, but evicts pods with the same value of a label one after another. With one
 // PDB for each value this can be faster: the API server sleeps half a second when two evictions write the status of
 // one PDB.
 func (c *Client) CordonAndEvictInQueues(ctx context.Context, label string) error {
-	return c.cordonAndEvictQueues(ctx, func(p kubeapi.Pod) string { return p.Namespace + "/" + p.Labels[label] })
+	return CordonAndEvictAll(ctx, []*Client{c}, func(p kubeapi.Pod) string { return p.Namespace + "/" + p.Labels[label] })
 }
 
-func (c *Client) cordonAndEvictQueues(ctx context.Context, queueOf func(kubeapi.Pod) string) error {
-	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"annotations": map[string]string{ClaimAnnotation: "{}"}},
-		"spec":     map[string]any{"unschedulable": true},
-	})
-	if err != nil {
+// CordonAndEvictAll cordons the nodes of all clients concurrently, and then evicts their pods. It evicts pods of the
+// same queue one after another, even if they are on several nodes. It returns when every eviction is accepted.
+func CordonAndEvictAll(ctx context.Context, clients []*Client, queueOf func(kubeapi.Pod) string) error {
+	var cordons errgroup.Group
+	for _, c := range clients {
+		cordons.Go(func() error { return c.cordon(ctx) })
+	}
+	if err := cordons.Wait(); err != nil {
 		return err
 	}
-	err = retryRefused(ctx, func() error {
-		_, err := c.api.PatchNode(ctx, c.node, patch)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	queues := map[string][]kubeapi.PodRemoval{}
-	for _, p := range c.Pods {
-		key := queueOf(p)
-		queues[key] = append(queues[key], kubeapi.PodRemoval{Namespace: p.Namespace, Name: p.Name, UID: p.UID})
+	queues := map[string][]func() error{}
+	for _, c := range clients {
+		for _, p := range c.Pods {
+			removal := kubeapi.PodRemoval{Namespace: p.Namespace, Name: p.Name, UID: p.UID}
+			queues[queueOf(p)] = append(queues[queueOf(p)], func() error { return c.api.EvictPod(ctx, removal) })
+		}
 	}
 	var group errgroup.Group
 	for _, queue := range queues {
 		group.Go(func() error {
-			for _, r := range queue {
-				if err := retryRefused(ctx, func() error { return c.api.EvictPod(ctx, r) }); err != nil {
+			for _, evict := range queue {
+				if err := retryRefused(ctx, evict); err != nil {
 					return err
 				}
 			}
@@ -93,6 +90,21 @@ func (c *Client) cordonAndEvictQueues(ctx context.Context, queueOf func(kubeapi.
 		})
 	}
 	return group.Wait()
+}
+
+// cordon cordons the node, and sets ClaimAnnotation.
+func (c *Client) cordon(ctx context.Context) error {
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"annotations": map[string]string{ClaimAnnotation: "{}"}},
+		"spec":     map[string]any{"unschedulable": true},
+	})
+	if err != nil {
+		return err
+	}
+	return retryRefused(ctx, func() error {
+		_, err := c.api.PatchNode(ctx, c.node, patch)
+		return err
+	})
 }
 
 // retryRefused calls send until it succeeds, or until the object does not exist. After each error it waits for the

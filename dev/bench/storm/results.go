@@ -19,7 +19,8 @@ import (
 
 // stormMeasurements holds the measured values. Each list has one value for each machine with a notice.
 type stormMeasurements struct {
-	cordoned, evicted, drained []time.Duration // since the notice was visible
+	cordoned, evicted, drained []time.Duration // since the machine's own notice was visible
+	lastEviction               time.Time       // of all machines
 	requests                   []int
 	deleted, neverEvicted      int // pods that were not evicted
 	refused                    int // failed requests of all agents
@@ -43,7 +44,7 @@ func (s *stormBench) newResults(records []azure.EventRecord) ([]result.Result, e
 			return nil, err
 		}
 	}
-	s.lastEviction = slices.Max(m.evicted)
+	s.lastEviction = m.lastEviction.Sub(began)
 	ledger, err := s.outcomeResults(records)
 	if err != nil {
 		return nil, err
@@ -73,6 +74,9 @@ func (m *stormMeasurements) addAgentRequests(r azure.EventRecord, node string, r
 	}
 	m.cordoned = append(m.cordoned, at.Sub(r.VisibleAt))
 	m.evicted = append(m.evicted, last.Sub(r.VisibleAt))
+	if last.After(m.lastEviction) {
+		m.lastEviction = last
+	}
 	if len(r.Approvals) > 0 {
 		m.drained = append(m.drained, r.Approvals[0].At.Sub(r.VisibleAt))
 	}
