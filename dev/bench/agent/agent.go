@@ -203,10 +203,12 @@ func (b *agentBench) describeMachine() string {
 // maxBoundRatio is the target of the agent's times as a multiple of their bounds.
 const maxBoundRatio = 1.1
 
-// newBoundResults returns the bound of a time and the time as a multiple of it. The bound is the longest time that a notice
-// waits for the next poll, and what the API server needs without an agent.
-func newBoundResults(prefix, name string, took, bound time.Duration, setup string) []result.Result {
+// newBoundResults returns the floor and the bound of a time, and the time as a multiple of the bound. The floor is what the
+// API server needs without an agent. The bound is the floor and the longest time that a notice waits for the next poll.
+func newBoundResults(prefix, floorName string, took, interval, floor time.Duration, setup string) []result.Result {
+	name, bound := "the poll interval and "+floorName, interval+floor
 	return []result.Result{
+		{Name: prefix + "floor: " + floorName, Value: floor.Seconds(), Unit: "s", Setup: setup},
 		{Name: prefix + "bound: " + name, Value: bound.Seconds(), Unit: "s", Setup: setup},
 		{
 			Name: prefix + "as a multiple of the bound, " + name, Value: took.Seconds() / bound.Seconds(), Unit: "times",

@@ -3,6 +3,9 @@ package agent
 import (
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/slipway-dev/slipway/dev/bench/result"
 )
@@ -28,5 +31,23 @@ func TestCloudsAreComparedWithAzureOfSameRun(t *testing.T) {
 	})
 	if len(ratios) != 1 || ratios[0].Value != 1.2 || ratios[0].MeetsTarget() || !strings.Contains(ratios[0].Name, idleMemoryName) {
 		t.Errorf("%+v; want one missed target: the idle memory of AWS as 1.2 times Azure's", ratios)
+	}
+}
+
+func TestBoundIsBesideItsFloor(t *testing.T) {
+	got := map[string]float64{}
+	results := newBoundResults("AWS: ", bareClientName, 6*time.Second, time.Second, 3*time.Second, "")
+	for _, r := range results {
+		got[r.Name] = r.Value
+	}
+	want := map[string]float64{
+		"AWS: floor: a bare client": 3, "AWS: bound: the poll interval and a bare client": 4,
+		"AWS: as a multiple of the bound, the poll interval and a bare client": 1.5,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if missed := result.MissedTargets(results); len(missed) != 1 {
+		t.Errorf("missed targets %q, want the multiple of the bound", missed)
 	}
 }

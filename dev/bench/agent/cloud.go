@@ -130,7 +130,7 @@ func (c *cloudBench) measureCordons(ctx context.Context) ([]result.Result, error
 	if err != nil {
 		return nil, err
 	}
-	bound := newBoundResults(c.prefix(), "the poll interval and a bare patch", percentile(took, 99), c.interval+patch,
+	bound := newBoundResults(c.prefix(), patchName, percentile(took, 99), c.interval, patch,
 		c.describeSetup(patchSetup, noticeCount))
 	return append(newCordonResults(c.prefix(), took, c.describeSetup(cordonSetup, "Spot", noticedMachines, c.opts.Seed)), bound...), nil
 }
@@ -205,7 +205,7 @@ func (c *cloudBench) measureEvictions(ctx context.Context) ([]result.Result, err
 		return nil, err
 	}
 	results := []result.Result{{Name: c.prefix() + evictionName, Value: t.took.Seconds(), Unit: "s", Setup: t.setup}}
-	return append(results, newBoundResults(c.prefix(), "the poll interval and a bare client", t.took, c.interval+floor,
+	return append(results, newBoundResults(c.prefix(), bareClientName, t.took, c.interval, floor,
 		c.describeSetup(bareClientSetup, floor.Seconds()))...), nil
 }
 

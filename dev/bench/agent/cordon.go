@@ -59,13 +59,14 @@ func (b *agentBench) measureCordons(ctx context.Context) ([]result.Result, error
 		return nil, err
 	}
 	setup := b.describeSetup(cordonSetup, "Freeze", noticedMachines, b.opts.Seed)
-	return append(newCordonResults("", took, setup), newBoundResults("", "the poll interval and a bare patch", percentile(took, 99),
-		source.DefaultInterval+patch, b.describeSetup(patchSetup, noticeCount))...), nil
+	return append(newCordonResults("", took, setup), newBoundResults("", patchName, percentile(took, 99), source.DefaultInterval, patch,
+		b.describeSetup(patchSetup, noticeCount))...), nil
 }
 
-// The first text describes measureCordons; its arguments are the type of the notices, the number of nodes, and the seed. The
-// second text describes timePatches; its argument is the number of patches.
+// cordonSetup describes measureCordons; its arguments are the type of the notices, the number of nodes, and the seed. patchName
+// and patchSetup describe timePatches; the argument is the number of patches.
 const (
+	patchName   = "a bare patch"
 	cordonSetup = "%s notices on %d nodes in turn, at a random phase to the polls (seed %d); the end is the audit log's time of the answered patch"
 	patchSetup  = "p99 of %d patches of a Node over an open connection"
 )

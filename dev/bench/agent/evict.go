@@ -61,7 +61,7 @@ func (b *agentBench) measureEvictionsPerApp(ctx context.Context) ([]result.Resul
 		Name:  evictionName,
 		Value: t.took.Seconds(), Unit: "s", Setup: t.setup,
 	}}
-	results = append(results, newBoundResults("", "the poll interval and a bare client", t.took, source.DefaultInterval+floor,
+	results = append(results, newBoundResults("", bareClientName, t.took, source.DefaultInterval, floor,
 		b.describeSetup(bareClientSetup, floor.Seconds()))...)
 	return append(results, result.Result{Name: "API requests per drained pod", Value: float64(t.requests) / evictedPods, Setup: t.setup}), nil
 }
@@ -87,9 +87,12 @@ type evictionTiming struct {
 	setup    string
 }
 
-// bareClientSetup describes timeBareClient. Its argument is the time in seconds.
-const bareClientSetup = "%.2f s for one patch of the node, and one eviction at a time for each PDB, from the first request to the last " +
-	"response, on equal nodes (median of 3)"
+// bareClientName and bareClientSetup describe timeBareClient. The argument is the time in seconds.
+const (
+	bareClientName  = "a bare client"
+	bareClientSetup = "%.2f s for one patch of the node, and one eviction at a time for each PDB, from the first request to the last " +
+		"response, on equal nodes (median of 3)"
+)
 
 // timeBareClient measures the same evictions by a bare client: from its first request, without a notice, to the last
 // accepted eviction. Later calls return the same time.
