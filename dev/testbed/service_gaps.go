@@ -109,22 +109,43 @@ func (g *ServiceGaps) countReady(service string) (n int) {
 
 // AwaitServed waits until n Services have a ready endpoint, and all others of the namespace have none.
 func (g *ServiceGaps) AwaitServed(ctx context.Context, n int) error {
-	for {
-		g.mu.Lock()
-		served, changed, err := 0, g.changed, g.err
+	return g.await(ctx, func() error {
+		served := 0
 		for service := range g.ready {
 			if g.countReady(service) > 0 {
 				served++
 			}
 		}
+		if served != n {
+			return fmt.Errorf("%d Services have a ready endpoint, want %d", served, n)
+		}
+		return nil
+	})
+}
+
+// AwaitEndpoints waits until a Service has n ready endpoints.
+func (g *ServiceGaps) AwaitEndpoints(ctx context.Context, service string, n int) error {
+	return g.await(ctx, func() error {
+		if ready := g.countReady(service); ready != n {
+			return fmt.Errorf("service %s has %d ready endpoints, want %d", service, ready, n)
+		}
+		return nil
+	})
+}
+
+// await waits until check returns nil. It calls check with the lock held.
+func (g *ServiceGaps) await(ctx context.Context, check func() error) error {
+	for {
+		g.mu.Lock()
+		differs, changed, err := check(), g.changed, g.err
 		g.mu.Unlock()
-		if served == n || err != nil {
+		if differs == nil || err != nil {
 			return err
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return fmt.Errorf("%d Services have a ready endpoint, want %d: %w", served, n, context.Cause(ctx))
+			return fmt.Errorf("%w: %w", differs, context.Cause(ctx))
 		}
 	}
 }

@@ -15,9 +15,12 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 
 	"github.com/slipway-dev/slipway/dev/azure"
 	"github.com/slipway-dev/slipway/dev/bench/result"
@@ -70,6 +73,8 @@ type surgeBench struct {
 	*testbed.Testbed
 	o       Options
 	clients controlplane.ClientBinaries
+	// bare is the time that the bare client needed; 0 if it was not measured.
+	bare time.Duration
 }
 
 // measurement is a function that measures on its own pool, and the name that Options.Only selects it by.
@@ -79,7 +84,7 @@ type measurement struct {
 	run  func(context.Context, *target) ([]result.Result, error)
 }
 
-// RunBenchmarks runs the measurements that Options.Only selects. All take about seven minutes.
+// RunBenchmarks runs the measurements that Options.Only selects. All take about eight minutes.
 func RunBenchmarks(ctx context.Context, o Options) (_ []result.Result, err error) {
 	if o.Progress == nil {
 		o.Progress = io.Discard
@@ -131,6 +136,7 @@ func RunBenchmarks(ctx context.Context, o Options) (_ []result.Result, err error
 
 func (b *surgeBench) listMeasurements() []measurement {
 	return []measurement{
+		{bareClient, "bare", b.measureBareClient},
 		{"slipway drain", "voluntary", b.measureVoluntaryDrain},
 		{"slipway-agent", "agent", b.measureAgent},
 		{"deadline " + longDeadline.String(), "long", b.measureLongDeadline},
@@ -279,6 +285,63 @@ func (b *surgeBench) awaitRestored(ctx context.Context, t *target) error {
 	return nil
 }
 
+// bareClient is the name of the measurement that is the floor of the others.
+const bareClient = "bare client"
+
+// measureBareClient sends only the requests without which a pod cannot leave after its successor is ready. It knows the pods in
+// advance, and keeps no records. So its time is what the control plane itself needs.
+func (b *surgeBench) measureBareClient(ctx context.Context, t *target) ([]result.Result, error) {
+	if err := b.runWorkload(ctx, t, 0); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
+	defer cancel()
+	pods, err := b.Client().CoreV1().Pods(t.ns).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + t.pool.NodeName(home)})
+	if err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	if err := patch(ctx, b.Client().CoreV1().RESTClient().Patch(types.MergePatchType).Resource("nodes").Name(t.pool.NodeName(home)),
+		`{"spec":{"unschedulable":true}}`); err != nil {
+		return nil, err
+	}
+	var surges errgroup.Group
+	for _, pod := range pods.Items {
+		surges.Go(func() error { return b.surgeBare(ctx, t, pod) })
+	}
+	if err := surges.Wait(); err != nil {
+		return nil, err
+	}
+	if _, err := b.AwaitPods(ctx, t.pool.NodeName(home), "gone", func(pods []corev1.Pod) bool { return len(pods) == 0 }); err != nil {
+		return nil, err
+	}
+	return b.newDrainResults(ctx, t, bareClient, time.Since(began), result.Bound{}, fmt.Sprintf("%d pods, four requests for each", len(pods.Items)))
+}
+
+// surgeBare raises the size of the pod's Deployment, and lowers it when the successor is a ready endpoint.
+func (b *surgeBench) surgeBare(ctx context.Context, t *target, pod corev1.Pod) error {
+	app := pod.Labels[workload.AppLabel]
+	scale := func(replicas int) error {
+		return patch(ctx, b.Client().AppsV1().RESTClient().Patch(types.MergePatchType).Namespace(t.ns).Resource("deployments").Name(app).SubResource("scale"),
+			fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas))
+	}
+	if err := scale(2); err != nil {
+		return err
+	}
+	if err := t.gaps.AwaitEndpoints(ctx, app, 2); err != nil {
+		return err
+	}
+	if err := patch(ctx, b.Client().CoreV1().RESTClient().Patch(types.MergePatchType).Namespace(t.ns).Resource("pods").Name(pod.Name),
+		fmt.Sprintf(`{"metadata":{"annotations":{%q:"-2147483648"}}}`, corev1.PodDeletionCost)); err != nil {
+		return err
+	}
+	return scale(1)
+}
+
+func patch(ctx context.Context, request *rest.Request, body string) error {
+	return request.Body([]byte(body)).Do(ctx).Error()
+}
+
 func (b *surgeBench) measureVoluntaryDrain(ctx context.Context, t *target) ([]result.Result, error) {
 	if err := b.runWorkload(ctx, t, 0); err != nil {
 		return nil, err
@@ -287,12 +350,12 @@ func (b *surgeBench) measureVoluntaryDrain(ctx context.Context, t *target) ([]re
 	if err != nil {
 		return nil, err
 	}
-	return b.newDrainResults(ctx, t, "slipway drain", took, fmt.Sprintf("%d of %d pods left after their successor was ready; time from the start of the command to its end",
+	return b.newDrainResults(ctx, t, "slipway drain", took, result.AtMost(1.2), fmt.Sprintf("%d of %d pods left after their successor was ready; time from the start of the command to its end",
 		report.Totals().Surged, b.o.Pods))
 }
 
-// newDrainResults returns the results of a drain without time limit.
-func (b *surgeBench) newDrainResults(ctx context.Context, t *target, name string, took time.Duration, setup string) ([]result.Result, error) {
+// newDrainResults returns the results of a drain without deadline. limit is the target of its time as a multiple of start-up and grace.
+func (b *surgeBench) newDrainResults(ctx context.Context, t *target, name string, took time.Duration, limit result.Bound, setup string) ([]result.Result, error) {
 	gap, err := t.gaps.Sum()
 	if err != nil {
 		return nil, err
@@ -301,13 +364,22 @@ func (b *surgeBench) newDrainResults(ctx context.Context, t *target, name string
 		return nil, err
 	}
 	floor := startup + grace
-	return []result.Result{
+	rows := []result.Result{
 		b.newGapResult(name, gap, setup),
 		{
-			Name: name + ": time as a multiple of start-up and grace", Value: took.Seconds() / floor.Seconds(), Unit: "times", Target: result.AtMost(1.2),
+			Name: name + ": time as a multiple of start-up and grace", Value: took.Seconds() / floor.Seconds(), Unit: "times", Target: limit,
 			Setup: b.describeSetup("%.1f s, the floor is %s; %s", took.Seconds(), floor, setup),
 		},
-	}, nil
+	}
+	if name == bareClient {
+		b.bare = took
+	} else if b.bare > 0 {
+		rows = append(rows, result.Result{
+			Name: name + ": time as a multiple of the bare client's", Value: took.Seconds() / b.bare.Seconds(), Unit: "times", Target: result.AtMost(1.1),
+			Setup: b.describeSetup("%.1f s, the bare client needed %.1f s; %s", took.Seconds(), b.bare.Seconds(), setup),
+		})
+	}
+	return rows, nil
 }
 
 func (b *surgeBench) newGapResult(name string, gap time.Duration, setup string) result.Result {
@@ -343,7 +415,7 @@ func (b *surgeBench) measureAgent(ctx context.Context, t *target) ([]result.Resu
 	if err != nil {
 		return nil, err
 	}
-	rows, err := b.newDrainResults(ctx, t, "slipway-agent", took, "a Terminate notice; time from the visible notice to the end of the last pod")
+	rows, err := b.newDrainResults(ctx, t, "slipway-agent", took, result.AtMost(1.2), "a Terminate notice; time from the visible notice to the end of the last pod")
 	return append(rows, result.Result{
 		Name: "agent memory while draining with surges, peak resident", Value: float64(peak) / (1 << 20), Unit: "MiB", Target: result.AtMost(22),
 		Setup: b.describeSetup("VmHWM from the start of the process to the end of the last pod"),
