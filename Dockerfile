@@ -1,4 +1,5 @@
 # For your own images: docker build --build-arg VERSION=v0.1.0 --target slipway-agent .
+# VERSION, COMMIT and COMMIT_DATE (RFC 3339) are what `slipway version` prints. The build does not see the git checkout.
 # Releases do not use this file. `make release` builds their images without a container engine (docs/release.md).
 #
 # GO_IMAGE has the compiler. A tag can be moved, so give the image a digest. With REQUIRE_DIGESTS=true the build fails without a
@@ -17,8 +18,12 @@ COPY . .
 ARG TARGETOS=linux
 ARG TARGETARCH=amd64
 ARG VERSION=devel
+ARG COMMIT=
+ARG COMMIT_DATE=
 RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -buildvcs=false \
-      -ldflags "-s -w -buildid= -X github.com/slipway-dev/slipway/cmd/internal/start.version=$VERSION" \
+      -ldflags "-s -w -buildid= -X github.com/slipway-dev/slipway/cmd/internal/start.version=$VERSION \
+        -X github.com/slipway-dev/slipway/cmd/internal/start.commit=$COMMIT \
+        -X github.com/slipway-dev/slipway/cmd/internal/start.commitDate=$COMMIT_DATE" \
       -o /out/ ./cmd/slipway ./cmd/slipway-agent
 
 FROM scratch AS base

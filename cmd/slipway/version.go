@@ -135,7 +135,10 @@ func (v *versions) printTable(w io.Writer, _ bool) error {
 		if v.Client.Modified {
 			modified = ", with uncommitted changes"
 		}
-		fmt.Fprintf(t, "commit\t%s\ncommit date\t%s%s\n", v.Client.Commit, v.Client.CommitDate, modified)
+		fmt.Fprintf(t, "commit\t%s%s\n", v.Client.Commit, modified)
+	}
+	if v.Client.CommitDate != "" {
+		fmt.Fprintf(t, "commit date\t%s\n", v.Client.CommitDate)
 	}
 	fmt.Fprintf(t, "Go\t%s\nplatform\t%s\n", v.Client.GoVersion, v.Client.Platform)
 	if v.Kubernetes != "" {

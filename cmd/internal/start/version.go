@@ -6,8 +6,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// version is the version that the release build sets. If it is empty, the module's version is used.
-var version = ""
+// The linker sets version in releases, and all three for images of the Dockerfiles, which have no git checkout. The go command
+// embeds what is empty. commitDate is in RFC 3339.
+var version, commit, commitDate string
 
 // Version returns the version of this build of Slipway.
 func Version() string {
@@ -20,7 +21,8 @@ func Version() string {
 	return "devel"
 }
 
-// Build describes the source of this build. Commit and CommitDate are empty if it was not built from a git checkout.
+// Build describes the source of this build. Commit and CommitDate are empty if it was not built from a git checkout, and the
+// linker did not set them.
 type Build struct {
 	Version, Commit string
 	CommitDate      string // in RFC 3339
@@ -29,9 +31,9 @@ type Build struct {
 
 // BuildInfo returns the source of this build.
 func BuildInfo() Build {
-	b := Build{Version: Version()}
+	b := Build{Version: Version(), Commit: commit, CommitDate: commitDate}
 	info, ok := debug.ReadBuildInfo()
-	if !ok {
+	if !ok || commit != "" { // the embedded date and changes are of the embedded commit
 		return b
 	}
 	for _, s := range info.Settings {
