@@ -12,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/labels"
-	"sigs.k8s.io/yaml"
 
 	"github.com/slipway-dev/slipway/internal/config"
 	"github.com/slipway-dev/slipway/internal/cordon"
@@ -46,7 +45,7 @@ type drainFlags struct {
 	deadline     time.Duration
 	keepCordoned bool
 	waitDetach   bool
-	output       string
+	output       outputFlag
 	surge        surgeFlags
 	// evictionRequests is config.EvictionRequestsAuto or config.EvictionRequestsNever.
 	evictionRequests string
@@ -80,6 +79,9 @@ all pods without the annotation "false". Ctrl-C restores the size of the owners.
 Several nodes are all cordoned before the first eviction. They are drained one after another, or at the same time if
 --deadline is set.
 
+With -o json or yaml, drain prints the drain report of each node: one line or one document. With -o wide, it prints a row for
+each pod, and with -o name only the drained nodes.
+
 Exit codes: 0 drained; 1 error; 2 refused because of a protected pod; 3 timeout; 130 interrupted.`,
 		Example: `  slipway drain node-7
   slipway drain node-7 --delete-emptydir-data --timeout 10m
@@ -112,7 +114,7 @@ func (f *drainFlags) addFlags(cmd *cobra.Command) {
 	fs.BoolVar(&f.keepCordoned, "keep-cordoned", false, "keep the node cordoned if the drain fails")
 	fs.StringVar(&f.evictionRequests, "eviction-requests", config.EvictionRequestsAuto, config.EvictionRequestsUsage)
 	fs.BoolVar(&f.waitDetach, "wait-for-detach", false, "also wait until the pods' volumes are detached")
-	fs.StringVarP(&f.output, "output", "o", "", `"json" or "yaml" prints the drain report of each node; "name" prints only the names of drained nodes`)
+	f.output.addFlag(fs)
 	f.surge.addFlags(fs, "start the successor of a pod first, if the pod is the last ready one of its owner, or if its PDB never allows an eviction: never, annotated or always")
 	_ = fs.MarkHidden("chunk-size")
 	f.kube.addFlags(fs)
@@ -126,8 +128,6 @@ func (f *drainFlags) validate(args []string) error {
 		return fmt.Errorf("both node %q and --selector %q: want one of the two", args[0], f.selector)
 	case f.dryRun != "none" && f.dryRun != "client" && f.dryRun != "server":
 		return fmt.Errorf("--dry-run: %q: want none, client or server", f.dryRun)
-	case !slices.Contains(drainOutputs, outputFlag(f.output)):
-		return fmt.Errorf("--output: %q: want json, yaml, name or nothing", f.output)
 	case f.evictionRequests != config.EvictionRequestsAuto && f.evictionRequests != config.EvictionRequestsNever:
 		return fmt.Errorf("--eviction-requests: %q: want auto or never", f.evictionRequests)
 	case f.deadline < 0:
@@ -139,7 +139,7 @@ func (f *drainFlags) validate(args []string) error {
 	case f.surge.enabled() && f.disableEvict:
 		return errors.New("--surge and --disable-eviction: want only one of the two: pods that are deleted at once get no successor first")
 	}
-	if err := f.surge.validate(); err != nil {
+	if err := errors.Join(f.output.validate(), f.surge.validate()); err != nil {
 		return err
 	}
 	if _, err := labels.Parse(f.selector); err != nil {
@@ -407,51 +407,6 @@ func (d *nodeDrain) restoreAndExplain(ctx context.Context, r drain.Report, print
 func (d *nodeDrain) printResult(line string) {
 	if line != "" {
 		fmt.Fprintf(d.errOut, "%s: %s\n", d.options.Node, line)
-	}
-}
-
-// drainOutputs are the values of --output.
-var drainOutputs = []outputFlag{outputTable, outputJSON, outputYAML, outputName}
-
-// printForPrograms prints the result of a node in the format of --output: as one line of JSON, as a document of YAML, or as the
-// name of a drained node. It returns false if people read the output.
-func (d *nodeDrain) printForPrograms(rawJSON []byte, drained bool) (bool, error) {
-	var err error
-	switch outputFlag(d.flags.output) {
-	case outputJSON:
-		_, err = fmt.Fprintf(d.out, "%s\n", rawJSON)
-	case outputYAML:
-		var text []byte
-		if text, err = yaml.JSONToYAML(rawJSON); err == nil {
-			_, err = fmt.Fprintf(d.out, "---\n%s", text)
-		}
-	case outputName:
-		if drained {
-			_, err = fmt.Fprintln(d.out, formatName("Node", d.options.Node))
-		}
-	default:
-		return false, nil
-	}
-	return true, err
-}
-
-func (d *nodeDrain) printReport(r drain.Report) {
-	switch done, err := d.printForPrograms(r.JSON(), r.Outcome == drain.Drained); {
-	case err != nil:
-		d.printResult("cannot print the drain report: " + err.Error())
-		return
-	case done:
-		return
-	}
-	fmt.Fprintln(d.out, r.Summary())
-	for _, p := range r.Pods {
-		if p.Removal == drain.ForceDeleted || p.WasCutShort() {
-			fmt.Fprintf(d.out, "  %s/%s: %s with %d s of its %d s grace period, %s\n", p.Namespace, p.Name, p.Removal,
-				p.GivenGraceSeconds, p.WantedGraceSeconds, p.End)
-		}
-		if p.Surge != nil {
-			fmt.Fprintf(d.out, "  %s/%s: successor %s\n", p.Namespace, p.Name, p.Surge)
-		}
 	}
 }
 

@@ -3,8 +3,8 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
+	"io"
 	"slices"
 	"text/tabwriter"
 
@@ -32,19 +32,21 @@ func (d *nodeDrain) previewDrain(ctx context.Context) error {
 }
 
 func (d *nodeDrain) printPreview(f drain.Prediction) error {
-	raw, err := json.Marshal(f)
-	if err != nil {
-		return err
-	}
-	if done, err := d.printForPrograms(raw, len(f.PodsRefusingDrain()) == 0); done {
-		return err
-	}
+	return d.flags.output.printRecord(d.out, f, func(w io.Writer, wide bool) error { return d.writePreview(w, f, wide) },
+		d.nameIf(len(f.PodsRefusingDrain()) == 0)...)
+}
+
+// writePreview writes a row for each pod. If wide is true, it has the owner and the pod's own grace period too.
+func (d *nodeDrain) writePreview(out io.Writer, f drain.Prediction, wide bool) error {
 	for _, problem := range f.Problems {
 		fmt.Fprintf(d.errOut, "%s: %s\n", f.Node, problem)
 	}
-	w := tabwriter.NewWriter(d.out, 0, 0, 2, ' ', 0)
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	grouped := slices.ContainsFunc(f.Pods, func(p drain.PodPrediction) bool { return p.Group != "" })
 	header := "NAMESPACE\tPOD\tACTION\tWAVE\tGRACE\tRULE"
+	if wide {
+		header = "NAMESPACE\tPOD\tOWNER\tACTION\tWAVE\tGRACE\tWANTED GRACE\tRULE"
+	}
 	if grouped {
 		header += "\tGROUP"
 	}
@@ -55,15 +57,17 @@ func (d *nodeDrain) printPreview(f drain.Prediction) error {
 	fmt.Fprintln(w, header)
 	var asked []string
 	for _, p := range f.Pods {
-		rule := p.Decision.Rule.String()
-		if p.Decision.Detail != "" {
-			rule += " (" + p.Decision.Detail + ")"
-		}
+		rule := describeDecision(p.Decision)
 		obstacle := string(p.Obstacle.Reason)
 		if p.Obstacle.Detail != "" {
 			obstacle += ": " + p.Obstacle.Detail
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%ds\t%s", p.Namespace, p.Name, p.Action, p.Wave, p.GivenGraceSeconds, rule)
+		if wide {
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%ds\t%ds\t%s", p.Namespace, p.Name, cmp.Or(p.Owner, "-"), p.Action, p.Wave, p.GivenGraceSeconds,
+				p.WantedGraceSeconds, rule)
+		} else {
+			fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%ds\t%s", p.Namespace, p.Name, p.Action, p.Wave, p.GivenGraceSeconds, rule)
+		}
 		if grouped {
 			fmt.Fprintf(w, "\t%s", cmp.Or(p.Group, "-"))
 		}
@@ -80,7 +84,7 @@ func (d *nodeDrain) printPreview(f drain.Prediction) error {
 		return err
 	}
 	for _, line := range asked {
-		fmt.Fprintln(d.out, line)
+		fmt.Fprintln(out, line)
 	}
 	return nil
 }

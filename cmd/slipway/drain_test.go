@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"regexp"
 	"slices"
 	"strconv"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/slipway-dev/slipway/internal/drain"
 	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
+	"github.com/slipway-dev/slipway/internal/report"
 	"github.com/slipway-dev/slipway/internal/testing/check"
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
@@ -151,18 +153,61 @@ func TestI10UnknownCommandIsAnError(t *testing.T) {
 }
 
 func TestDrainPrintsReportsForPrograms(t *testing.T) {
-	for output, want := range map[string]string{
-		"json": `^{"node":"a",.*"outcome":"drained".*}\n{"node":"b",.*"outcome":"gave-up".*}\n$`,
-		"yaml": `(?s)^---\n.*node: a\noutcome: drained\n.*\n---\n.*node: b\noutcome: gave-up\n`,
-		"name": `^node/a\n$`,
+	for output, want := range map[outputFlag]string{
+		outputJSON: `^{"node":"a",.*"outcome":"drained".*}\n{"node":"b",.*"outcome":"gave-up".*}\n$`,
+		outputYAML: `(?s)^---\n.*node: a\noutcome: drained\n.*\n---\n.*node: b\noutcome: gave-up\n`,
+		outputName: `^node/a\n$`,
 	} {
-		var out strings.Builder
-		for _, r := range []drain.Report{{Node: "a", Outcome: drain.Drained}, {Node: "b", Outcome: drain.TimedOut}} {
-			d := &nodeDrain{flags: &drainFlags{output: output}, options: drain.Options{Node: r.Node}, out: &out}
-			d.printReport(r)
-		}
-		if !regexp.MustCompile(want).MatchString(out.String()) {
-			t.Errorf("-o %s: %s", output, out.String())
+		out := printReports(output, drain.Report{Node: "a", Outcome: drain.Drained}, drain.Report{Node: "b", Outcome: drain.TimedOut})
+		if !regexp.MustCompile(want).MatchString(out) {
+			t.Errorf("-o %s: %s", output, out)
 		}
 	}
+}
+
+// printReports returns what a drain of several nodes prints with -o.
+func printReports(output outputFlag, reports ...drain.Report) string {
+	var out strings.Builder
+	for _, r := range reports {
+		d := &nodeDrain{flags: &drainFlags{output: output}, options: drain.Options{Node: r.Node}, out: &out, errOut: io.Discard}
+		d.printReport(r)
+	}
+	return out.String()
+}
+
+func newTestReport() drain.Report {
+	start := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	return drain.Report{Node: "a", Outcome: drain.TimedOut, StartedAt: start, EndedAt: start.Add(time.Minute), Pods: []drain.PodReport{
+		{
+			Namespace: "shop", Name: "web", UID: "u1", Owner: "ReplicaSet/web", Removal: drain.Evicted, RemovalRequestedAt: start.Add(6 * time.Second),
+			WantedGraceSeconds: 30, GivenGraceSeconds: 10, End: drain.Killed, EndedAt: start.Add(16 * time.Second),
+			Delays: []drain.Delay{{Reason: drain.ObstaclePDB, PDB: "shop/web", Detail: "allows < 1", Count: 2, StartedAt: start, Seconds: 5.300000000000001}},
+		},
+		{Namespace: "shop", Name: "db", UID: "u2", WantedGraceSeconds: 30, Decision: drain.Decision{Rule: podrules.RuleProtected, Detail: "annotation"}},
+		{Namespace: "kube-system", Name: "proxy", UID: "u3", Action: podrules.Skip, Decision: drain.Decision{Rule: podrules.RuleDaemonSet}},
+	}}
+}
+
+func TestDrainReportIsRoundedAndReadBySlipwayReport(t *testing.T) {
+	for _, output := range []outputFlag{outputJSON, outputYAML} {
+		out := printReports(output, newTestReport())
+		check.Not(t, strings.Contains(out, "5.3000"), "-o %s: %s", output, out)
+		var in report.Inputs
+		must.NoError(t, in.Read("drain", []byte(out)))
+		check.Len(t, 0, in.Problems())
+		r := report.Build(&in, report.Options{})
+		must.Not(t, len(r.Drains) != 1 || len(r.Drains[0].Pods) != 3, "-o %s: %+v", output, r.Drains)
+		check.Equal(t, newTestReport().Pods[1:], r.Drains[0].Pods[1:])
+		check.Is(t, 5.3, r.Drains[0].Pods[0].Delays[0].Seconds)
+	}
+}
+
+func TestWideDrainHasRowForEachPod(t *testing.T) {
+	const summary = "a: gave-up after 60.0s: 1 gone, 1 remaining, 1 skipped, 1 cut short\n"
+	check.Is(t, summary+`NAMESPACE    POD    OWNER           ACTION  WAVE  WAITED FOR                                            REMOVAL  GRACE       GONE AFTER         END     RULE
+shop         web    ReplicaSet/web  evict   0     disruption-budget shop/web (refused 2 times in 5.3s)  evicted  10s of 30s  16s                killed  ordinary
+shop         db     -               evict   0     -                                                     -        0s of 30s   still on the node  -       protected (annotation)
+kube-system  proxy  -               leave   0     -                                                     -        -           -                  -       daemonset
+`, printReports(outputWide, newTestReport()))
+	check.Is(t, summary+"  shop/web: evicted with 10 s of its 30 s grace period, killed\n", printReports(outputTable, newTestReport()))
 }

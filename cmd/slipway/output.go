@@ -45,11 +45,23 @@ func (o outputFlag) validate() error {
 // printAnswer prints an answer in the selected format: as JSON, as YAML, as a table that the function table writes, or as
 // the names of its objects, one per line. A name has the form of kubectl's -o name, such as node/a.
 func (o outputFlag) printAnswer(w io.Writer, answer any, table func(w io.Writer, wide bool) error, names ...string) error {
+	return o.print(w, answer, jsonIndent, "", table, names)
+}
+
+// printRecord prints one of several answers as printAnswer does, but JSON has one line, and YAML has a document for each.
+func (o outputFlag) printRecord(w io.Writer, record any, table func(w io.Writer, wide bool) error, names ...string) error {
+	return o.print(w, record, "", "---\n", table, names)
+}
+
+func (o outputFlag) print(
+	w io.Writer, answer any, indent, yamlStart string, table func(w io.Writer, wide bool) error, names []string,
+) error {
 	switch o {
 	case outputJSON, outputYAML:
-		raw, err := encodeJSON(answer)
+		raw, err := encodeJSON(answer, indent)
 		if err == nil && o == outputYAML {
 			raw, err = yaml.JSONToYAML(raw)
+			raw = append([]byte(yamlStart), raw...)
 		}
 		if err == nil {
 			_, err = w.Write(raw)
@@ -66,12 +78,16 @@ func (o outputFlag) printAnswer(w io.Writer, answer any, table func(w io.Writer,
 	return table(w, o == outputWide)
 }
 
-// encodeJSON returns indented JSON. It rounds floating-point numbers to three decimals.
-func encodeJSON(v any) ([]byte, error) {
+// jsonIndent is the indentation of JSON for people.
+const jsonIndent = "  "
+
+// encodeJSON returns JSON that ends with a newline. It rounds floating-point numbers to three decimals. Without an indentation
+// it returns one line.
+func encodeJSON(v any, indent string) ([]byte, error) {
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)
 	encoder.SetEscapeHTML(false)
-	encoder.SetIndent("", "  ")
+	encoder.SetIndent("", indent)
 	if err := encoder.Encode(v); err != nil {
 		return nil, err
 	}
