@@ -138,8 +138,11 @@ var quotedWord = regexp.MustCompile(`"([a-z]+)"`)
 // completeOutput completes the values of -o. A command with other values than outputFlag quotes them in the usage of the
 // flag. If the usage mentions files, names of files are completed too.
 func completeOutput(usage string) cobra.CompletionFunc {
-	if usage == outputUsage {
+	switch usage {
+	case outputUsage:
 		return cobra.FixedCompletions(outputFormats, cobra.ShellCompDirectiveNoFileComp)
+	case outputUsageWithoutNames:
+		return cobra.FixedCompletions(outputFormatsWithoutNames, cobra.ShellCompDirectiveNoFileComp)
 	}
 	var formats []string
 	for _, m := range quotedWord.FindAllStringSubmatch(usage, -1) {

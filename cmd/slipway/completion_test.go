@@ -68,6 +68,7 @@ func TestNamesAndValuesAreCompleted(t *testing.T) {
 		"why pod/shop/d":           "pod/shop/db-0",
 		"why hidden/":              "",
 		"why d -n shop --output ":  "json yaml wide name",
+		"version --output ":        "json yaml wide",
 		"status ":                  "ci",
 		"plan ":                    "",
 		"plan -n s":                "shop",

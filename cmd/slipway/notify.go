@@ -29,6 +29,13 @@ func newNotifyCommand() *cobra.Command {
 // notifyTestFlags holds the flags of `slipway notify test`.
 type notifyTestFlags struct {
 	file, receiver, moment string
+	output                 outputFlag
+}
+
+// sentSample is a sample notification that all its receivers have accepted.
+type sentSample struct {
+	Moment    notify.Moment `json:"moment"`
+	Receivers []string      `json:"receivers"`
 }
 
 func newNotifyTestCommand() *cobra.Command {
@@ -48,10 +55,14 @@ func newNotifyTestCommand() *cobra.Command {
 	cmd.Flags().StringVar(&t.file, "config", defaultAgentFile, "configuration file of the agent")
 	cmd.Flags().StringVar(&t.receiver, "receiver", "", "name of the receiver (default: all)")
 	cmd.Flags().StringVar(&t.moment, "moment", string(notify.Detected), "moment of the sample: "+joinWords(notify.Moments()))
+	t.output.addFlagWithoutNames(cmd.Flags())
 	return cmd
 }
 
 func (t *notifyTestFlags) run(ctx context.Context, out, errOut io.Writer) error {
+	if err := t.output.validateWithoutNames(); err != nil {
+		return err
+	}
 	moment := notify.Moment(t.moment)
 	if !slices.Contains(notify.Moments(), moment) {
 		return fmt.Errorf("--moment: %q: want %s", t.moment, joinWords(notify.Moments()))
@@ -71,8 +82,11 @@ func (t *notifyTestFlags) run(ctx context.Context, out, errOut io.Writer) error 
 	if err := n.SendToAllNow(ctx, notify.NewSampleMessage(moment, time.Now())); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "%s: sent to %s\n", moment, strings.Join(receiverNames(receivers), ", "))
-	return nil
+	sent := sentSample{moment, receiverNames(receivers)}
+	return t.output.printAnswer(out, sent, func(w io.Writer, _ bool) error {
+		_, err := fmt.Fprintf(w, "%s: sent to %s\n", sent.Moment, strings.Join(sent.Receivers, ", "))
+		return err
+	})
 }
 
 // selectReceivers returns the receivers to test. It sets moment as the moment of all of them, so that their templates

@@ -53,6 +53,10 @@ notifications:
 	if err != nil || out != "detected: sent to one, two\n" || !slices.Equal(got, []string{"/one detected true", "/two Preempt"}) {
 		t.Errorf("%q, %v, %v", out, err, got)
 	}
+	out, err = runSlipway(t, "notify", "test", "--config", file, "-o", "json")
+	if err != nil || out != "{\n  \"moment\": \"detected\",\n  \"receivers\": [\n    \"one\",\n    \"two\"\n  ]\n}\n" {
+		t.Errorf("%q, %v", out, err)
+	}
 	got = nil
 	out, err = runSlipway(t, "notify", "test", "--config", file, "--receiver=one", "--moment=drained")
 	if err != nil || out != "drained: sent to one\n" || !slices.Equal(got, []string{"/one drained true"}) {

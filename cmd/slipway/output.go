@@ -15,7 +15,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// outputFlag is the flag that selects the output format of a command. It has the same values and meaning in all commands.
+// outputFlag is the flag that selects the output format of a command. It has the same values and meaning in all commands. A
+// command without objects has no names.
 type outputFlag string
 
 const (
@@ -26,20 +27,34 @@ const (
 	outputName  outputFlag = "name"
 )
 
-// outputFormats are the values of the flag.
-var outputFormats = []string{string(outputJSON), string(outputYAML), string(outputWide), string(outputName)}
+// outputFormats are the values of the flag. outputFormatsWithoutNames are the values for a command without objects.
+var (
+	outputFormats             = []string{string(outputJSON), string(outputYAML), string(outputWide), string(outputName)}
+	outputFormatsWithoutNames = outputFormats[:3]
+)
 
-const outputUsage = "output format: json, yaml, wide (a table with more columns) or name (only names of objects)"
+const (
+	outputUsage             = "output format: json, yaml, wide (a table with more columns) or name (only names of objects)"
+	outputUsageWithoutNames = "output format: json, yaml or wide (a table with more columns)"
+)
 
 func (o *outputFlag) addFlag(fs *pflag.FlagSet) {
 	fs.StringVarP((*string)(o), "output", "o", "", outputUsage)
 }
 
-func (o outputFlag) validate() error {
-	if o == outputTable || slices.Contains(outputFormats, string(o)) {
+func (o *outputFlag) addFlagWithoutNames(fs *pflag.FlagSet) {
+	fs.StringVarP((*string)(o), "output", "o", "", outputUsageWithoutNames)
+}
+
+func (o outputFlag) validate() error { return o.validateAs(outputFormats) }
+
+func (o outputFlag) validateWithoutNames() error { return o.validateAs(outputFormatsWithoutNames) }
+
+func (o outputFlag) validateAs(formats []string) error {
+	if o == outputTable || slices.Contains(formats, string(o)) {
 		return nil
 	}
-	return fmt.Errorf("--output: %q: want json, yaml, wide, name or nothing", string(o))
+	return fmt.Errorf("--output: %q: want %s or nothing", string(o), strings.Join(formats, ", "))
 }
 
 // printAnswer prints an answer in the selected format: as JSON, as YAML, as a table that the function table writes, or as

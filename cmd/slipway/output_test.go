@@ -40,10 +40,18 @@ func TestOutputFormatsMeanTheSame(t *testing.T) {
 
 func TestEveryOutputFlagRefusesUnknownFormat(t *testing.T) {
 	file := saveTestCluster(t)
-	for _, line := range []string{"plan --snapshot " + file, "why node-b --snapshot " + file, "status", "doctor", "version --client", "retire n"} {
+	for _, line := range []string{
+		"plan --snapshot " + file, "why node-b --snapshot " + file, "status", "doctor", "retire n", "drain n", "simulate-eviction n",
+	} {
 		_, err := runOffline(t, append(strings.Fields(line), "-o", "table")...)
 		if err == nil || err.Error() != `--output: "table": want json, yaml, wide, name or nothing` {
 			t.Errorf("slipway %s -o table: %v", line, err)
+		}
+	}
+	for _, line := range []string{"version --client", "notify test", "plugin test ./p --group g"} {
+		_, err := runOffline(t, append(strings.Fields(line), "-o", "name")...)
+		if err == nil || err.Error() != `--output: "name": want json, yaml, wide or nothing` {
+			t.Errorf("slipway %s -o name: %v", line, err)
 		}
 	}
 }

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/slipway-dev/slipway/internal/testing/check"
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
@@ -85,4 +87,36 @@ func linkSlipway(t *testing.T, dir string) {
 	must.NoError(t, err)
 	script := "#!/bin/sh\n" + runMainVariable + "=1 exec '" + self + "' \"$@\"\n"
 	must.NoError(t, os.WriteFile(filepath.Join(dir, "slipway"), []byte(script), 0o700))
+}
+
+func TestPluginTestPrintsResultsAsData(t *testing.T) {
+	t.Setenv(runMainVariable, "1")
+	out, err := runSlipway(t, "plugin", "test", "/nonexistent/shelf", "--group", "all", "-o", "json")
+	check.ErrorContains(t, err, "plugin /nonexistent/shelf: failed: shelf")
+	var got pluginResults
+	must.NoError(t, json.Unmarshal([]byte(out), &got))
+	must.Not(t, len(got.Tests) != 1, "%s", out)
+	check.Not(t, got.Passed || got.Tests[0].Result != "fail" || !strings.Contains(got.Tests[0].Output, "plugin directory /nonexistent: does not exist"), "%s", out)
+	_, err = runSlipway(t, "plugin", "test", "/nonexistent/shelf", "--group", "all", "-o", "name")
+	check.ErrorContains(t, err, `--output: "name": want json, yaml, wide or nothing`)
+}
+
+func TestTestResultsAreParsed(t *testing.T) {
+	const text = `=== RUN   shelf
+=== RUN   shelf/a_list
+=== RUN   shelf/a_deletion
+    conformance.go:12: changes are not allowed
+=== NAME  shelf/a_list
+    conformance.go:34: want 2,
+        got 1
+--- FAIL: shelf (0.25s)
+    --- FAIL: shelf/a_list (0.10s)
+    --- SKIP: shelf/a_deletion (0.00s)
+FAIL
+`
+	check.Equal(t, []pluginTestResult{
+		{Name: "shelf", Result: "fail", Seconds: 0.25},
+		{Name: "shelf/a_list", Result: "fail", Seconds: 0.1, Output: "conformance.go:34: want 2,\ngot 1"},
+		{Name: "shelf/a_deletion", Result: "skip", Output: "conformance.go:12: changes are not allowed"},
+	}, parseTestResults(text))
 }

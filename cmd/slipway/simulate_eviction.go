@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -13,6 +14,7 @@ import (
 func newSimulateCommand() *cobra.Command {
 	kube := newKubeFlags("simulate-eviction")
 	var endpoint, cloudConfig string
+	var output outputFlag
 	cmd := &cobra.Command{
 		Use:   "simulate-eviction NODE",
 		Short: "Simulate the eviction of an Azure Spot node",
@@ -25,6 +27,9 @@ az login and others), or of --cloud-config, the configuration file of slipway ma
 		Example: "  slipway simulate-eviction aks-spot-12345678-vmss000003",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := output.validate(); err != nil {
+				return err
+			}
 			name, err := parseNodeName(args[0])
 			if err != nil {
 				return err
@@ -48,16 +53,33 @@ az login and others), or of --cloud-config, the configuration file of slipway ma
 			if err != nil {
 				return fmt.Errorf("node %s: %w", name, err)
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s: Azure will evict %s; watch with: kubectl get events --field-selector "+
-				"involvedObject.name=%s\n", name, target, name)
-			return nil
+			answer := simulatedEviction{
+				Node: name, ProviderID: node.Spec.ProviderID, ResourceGroup: target.ResourceGroup, ScaleSet: target.ScaleSet, Instance: target.Name,
+			}
+			return output.printAnswer(cmd.OutOrStdout(), answer, func(w io.Writer, _ bool) error {
+				_, err := fmt.Fprintf(w, "%s: Azure will evict %s; watch with: kubectl get events --field-selector "+
+					"involvedObject.name=%s\n", name, target, name)
+				return err
+			}, formatName("Node", name))
 		},
 	}
 	cmd.Flags().StringVar(&endpoint, "arm-endpoint", "", "URL of Azure Resource Manager (default: public cloud); http only for an emulator on the loopback interface")
 	cmd.Flags().StringVar(&cloudConfig, "cloud-config", "", "cloud configuration file of slipway manager, with the Azure cloud and credentials")
 	cmd.MarkFlagsMutuallyExclusive("arm-endpoint", "cloud-config")
+	output.addFlag(cmd.Flags())
 	kube.addFlags(cmd.Flags())
 	return cmd
+}
+
+// simulatedEviction is an eviction that Azure has accepted to simulate.
+type simulatedEviction struct {
+	Node          string `json:"node"`
+	ProviderID    string `json:"providerID"`
+	ResourceGroup string `json:"resourceGroup"`
+	// ScaleSet is empty for a single instance and for a flexible scale set.
+	ScaleSet string `json:"scaleSet,omitempty"`
+	// Instance is the name of the virtual machine or, in a uniform scale set, the instance number.
+	Instance string `json:"instance"`
 }
 
 // newSimulateFunc returns the function that requests the simulated eviction from Azure.

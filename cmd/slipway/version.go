@@ -65,7 +65,7 @@ Without a kubeconfig it prints only its own version. If the API server does not 
   slipway version -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := output.validate(); err != nil {
+			if err := output.validateWithoutNames(); err != nil {
 				return err
 			}
 			v := versions{Client: newClientVersion()}
@@ -77,7 +77,7 @@ Without a kubeconfig it prints only its own version. If the API server does not 
 		},
 	}
 	cmd.Flags().BoolVar(&clientOnly, "client", false, "print only the version of this program, without contacting the API server")
-	output.addFlag(cmd.Flags())
+	output.addFlagWithoutNames(cmd.Flags())
 	kube.addFlags(cmd.Flags())
 	return cmd
 }
