@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -16,7 +17,6 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes"
@@ -29,8 +29,11 @@ import (
 )
 
 const (
-	// maxReportLogLines limits the lines that are read from the log of one container without --since.
-	maxReportLogLines = 50_000
+	// maxReportLogLines limits the lines that are read from the log of one container without --since. maxReportLogBytes limits
+	// one log, and maxReportLogsBytes all logs together.
+	maxReportLogLines  = 50_000
+	maxReportLogBytes  = 16 << 20
+	maxReportLogsBytes = 64 << 20
 	// reportMargin is the time before the creation and after the end of a retirement that its report includes.
 	reportMargin = time.Minute
 )
@@ -47,7 +50,7 @@ type reportFlags struct {
 func newReportCommand() *cobra.Command {
 	f := reportFlags{kube: newKubeFlags("report")}
 	cmd := &cobra.Command{
-		Use:   "report FILE|node/NAME|noderetirement/NAME...",
+		Use:   "report [FILE|node/NAME|noderetirement/NAME...]",
 		Short: "Make an HTML page about drains, a retirement or a time range",
 		Long: `Report makes one HTML page that needs no other file and no network. For each drain it has a chart with a row per pod: when
 its eviction was requested, which PodDisruptionBudget blocked it, how long it was terminating, and whether it was
@@ -55,19 +58,21 @@ deleted without eviction. It also has the decisions with their reasons, and the 
 
 A FILE contains drain reports of "slipway drain -o json", NodeRetirements or Events as JSON or YAML, or JSON logs of agents
 and managers, also mixed. "-" is standard input. For node/NAME and noderetirement/NAME, report reads the NodeRetirements and the
-Events from the cluster, and the logs of the manager and of the agent on the node. A part that cannot be read is named on
-the page and on standard error.`,
+Events from the cluster, and the logs of the manager and of the agent on the node. Without an argument, --since selects a
+time range, and report does the same for all nodes. It limits how many objects and logs it then reads. A part that cannot be
+read or is left out is named on the page and on standard error.`,
 		Example: `  slipway drain node-7 --deadline 30s -o json > drain.json; slipway report drain.json -o drain.html
   slipway report noderetirement/node-7-x2m4z -o node-7.html
   slipway report node/node-7 --since 1h -o node-7.html
+  slipway report --since 1h -o last-hour.html
   kubectl logs -n slipway slipway-agent-x7k2p | slipway report - -o node-7.html`,
-		Args: cobra.MinimumNArgs(1),
+		Args: cobra.ArbitraryArgs,
 		RunE: f.run,
 	}
 	fs := cmd.Flags()
 	fs.StringVar(&f.since, "since", "", "start of the time range: a duration before now, such as 1h, or a time in RFC 3339")
 	fs.StringVar(&f.until, "until", "", "end of the time range: a duration before now, or a time in RFC 3339")
-	fs.StringVar(&f.node, "node", "", "leave out other nodes that the files contain")
+	fs.StringVar(&f.node, "node", "", "leave out other nodes")
 	fs.StringVar(&f.title, "title", "", "title of the page")
 	fs.StringVarP(&f.output, "output", "o", "html", `"html", "json" or "yaml" prints the report; a file name with one of these endings writes it to the file`)
 	f.kube.addFlags(fs)
@@ -93,13 +98,9 @@ func (f *reportFlags) run(cmd *cobra.Command, args []string) error {
 		o.Nodes = []string{f.node}
 	}
 	var in report.Inputs
-	ranges := make([]timeRange, len(args))
-	for i, arg := range args {
-		if ranges[i], err = f.readSubject(cmd, &in, timeRange{o.From, o.To}, arg); err != nil {
-			return err
-		}
+	if o.From, o.To, err = f.readSubjects(cmd, &in, timeRange{o.From, o.To}, args); err != nil {
+		return err
 	}
-	o.From, o.To = joinRanges(ranges)
 	for _, problem := range in.Problems() {
 		fmt.Fprintf(cmd.ErrOrStderr(), "%s\n", problem)
 	}
@@ -166,6 +167,31 @@ func joinRanges(all []timeRange) (from, to time.Time) {
 	return from, to
 }
 
+// readSubjects reads the inputs that the arguments name. Without arguments, it reads the time range. It returns the time range of
+// the report.
+func (f *reportFlags) readSubjects(cmd *cobra.Command, in *report.Inputs, r timeRange, args []string) (from, to time.Time, err error) {
+	switch {
+	case len(args) == 0 && f.node != "":
+		args = []string{"node/" + f.node}
+	case len(args) == 0 && r.from.IsZero():
+		return r.from, r.to, errors.New("no argument and no --since: want FILE, node/NAME or noderetirement/NAME, or --since for a time range of all nodes")
+	case len(args) == 0:
+		reader, err := f.newClusterReader(in)
+		if err != nil {
+			return r.from, r.to, err
+		}
+		return r.from, r.to, reader.readRange(cmd.Context(), r)
+	}
+	ranges := make([]timeRange, len(args))
+	for i, arg := range args {
+		if ranges[i], err = f.readSubject(cmd, in, r, arg); err != nil {
+			return r.from, r.to, err
+		}
+	}
+	from, to = joinRanges(ranges)
+	return from, to, nil
+}
+
 // readSubject reads the input that an argument names. It returns the time range that the report of this input has.
 func (f *reportFlags) readSubject(cmd *cobra.Command, in *report.Inputs, r timeRange, arg string) (timeRange, error) {
 	kind, name, found := strings.Cut(arg, "/")
@@ -212,6 +238,8 @@ type clusterReader struct {
 	// hasRead is true if a request succeeded. failure is the first error.
 	hasRead bool
 	failure error
+	// logBytes is how much of logs has been read.
+	logBytes int64
 }
 
 func (f *reportFlags) newClusterReader(in *report.Inputs) (*clusterReader, error) {
@@ -231,6 +259,14 @@ func (c *clusterReader) recordResult(what string, err error) {
 	}
 	c.in.AddProblem("%s: %v", what, err)
 	c.failure = cmp.Or(c.failure, err)
+}
+
+// failureOfAll returns the first error if every request failed. A page without content would hide it.
+func (c *clusterReader) failureOfAll() error {
+	if c.hasRead {
+		return nil
+	}
+	return c.failure
 }
 
 // readRetirement reads a retirement and the records about its node. It returns the time range of its report.
@@ -256,12 +292,8 @@ func (c *clusterReader) readNode(ctx context.Context, node string, from time.Tim
 	if err := c.objects.Get(ctx, client.ObjectKey{Name: node}, &corev1.Node{}); apierrors.IsNotFound(err) {
 		c.in.AddProblem("node %s: the Node does not exist", node) // its records may still exist
 	}
-	var all v1alpha1.NodeRetirementList
-	err := c.objects.List(ctx, &all) // Kubernetes 1.30 has no field selector for spec.nodeName
-	if !meta.IsNoMatchError(err) {   // only agents are installed
-		c.recordResult("NodeRetirements", err)
-	}
-	of := slices.DeleteFunc(all.Items, func(rt v1alpha1.NodeRetirement) bool { return rt.Spec.NodeName != node })
+	// Kubernetes 1.30 has no field selector for spec.nodeName.
+	of := slices.DeleteFunc(c.listRetirements(ctx), func(rt v1alpha1.NodeRetirement) bool { return rt.Spec.NodeName != node })
 	var names []string
 	for _, rt := range of {
 		names = append(names, rt.Name)
@@ -272,10 +304,7 @@ func (c *clusterReader) readNode(ctx context.Context, node string, from time.Tim
 	if err := c.readNodeRecords(ctx, node, names, from); err != nil {
 		return err
 	}
-	if !c.hasRead && c.failure != nil {
-		return fmt.Errorf("node/%s: nothing can be read: %w", node, c.failure)
-	}
-	return nil
+	return c.failureOfAll()
 }
 
 func (c *clusterReader) addRetirements(all ...v1alpha1.NodeRetirement) error {
@@ -326,34 +355,54 @@ func (c *clusterReader) readNodeRecords(ctx context.Context, node string, retire
 	return nil
 }
 
+// readEvents reads the Events about an object, or about all objects of a kind if the name is empty.
 func (c *clusterReader) readEvents(ctx context.Context, kind, name string) error {
-	list, err := c.core.CoreV1().Events("").List(ctx, metav1.ListOptions{
-		FieldSelector: fields.Set{"involvedObject.kind": kind, "involvedObject.name": name}.String(),
-	})
-	c.recordResult("Events of "+kind+" "+name, err)
-	if err != nil || len(list.Items) == 0 {
-		return nil
+	about, what := fields.Set{"involvedObject.kind": kind}, "Events of "+kind+"s"
+	if name != "" {
+		about["involvedObject.name"], what = name, "Events of "+kind+" "+name
 	}
 	var events []any
-	for _, e := range list.Items {
-		events = append(events, e)
+	c.readPages(what, func(token string) (int, string, error) {
+		list, err := c.core.CoreV1().Events("").List(ctx, metav1.ListOptions{FieldSelector: about.String(), Limit: reportPageSize, Continue: token})
+		if err != nil {
+			return 0, "", err
+		}
+		for _, e := range list.Items {
+			e.ManagedFields = nil
+			events = append(events, e)
+		}
+		return len(list.Items), list.Continue, nil
+	})
+	if len(events) == 0 {
+		return nil
 	}
-	return c.add("Events of "+kind+" "+name, events...)
+	return c.add(what, events...)
 }
 
-// readLog reads what the log of a pod has about a node. A log that is missing is only a problem of the report.
+// readLog reads what the log of a pod has about a node, or about all nodes if the node is empty. A log that is missing is only
+// a problem of the report.
 func (c *clusterReader) readLog(ctx context.Context, p doctor.OwnPod, node string, from time.Time) {
-	o := corev1.PodLogOptions{Container: p.Container}
+	name := "log of pod " + p.Namespace + "/" + p.Name
+	limit := min(maxReportLogBytes, maxReportLogsBytes-c.logBytes)
+	if limit <= 0 {
+		c.in.AddProblem("%s: was not read, because %d MiB of other logs were: want a shorter time range, or node/NAME", name, maxReportLogsBytes>>20)
+		return
+	}
+	o := corev1.PodLogOptions{Container: p.Container, LimitBytes: &limit}
 	if from.IsZero() {
 		o.TailLines = new(int64(maxReportLogLines))
 	} else {
 		o.SinceTime = &metav1.Time{Time: from}
 	}
-	name := "log of pod " + p.Namespace + "/" + p.Name
 	data, err := c.core.CoreV1().Pods(p.Namespace).GetLogs(p.Name, &o).DoRaw(ctx)
 	c.recordResult(name, err)
+	c.logBytes += int64(len(data))
 	if err != nil || len(data) == 0 {
 		return
+	}
+	if int64(len(data)) >= limit {
+		data = data[:bytes.LastIndexByte(data, '\n')+1] // the last line is cut
+		c.in.AddProblem("%s: only its first %d KiB were read: want a shorter time range", name, limit>>10)
 	}
 	if err := c.in.ReadLogOfNode(name, data, node); err != nil {
 		c.in.AddProblem("%v", err)

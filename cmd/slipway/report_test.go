@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/doctor"
 	"github.com/slipway-dev/slipway/internal/report"
 	"github.com/slipway-dev/slipway/internal/testing/check"
 	"github.com/slipway-dev/slipway/internal/testing/must"
@@ -52,7 +53,10 @@ func TestReportRefusesWrongArguments(t *testing.T) {
 	in := filepath.Join(t.TempDir(), "drain.json")
 	must.NoError(t, os.WriteFile(in, []byte(drainReportJSON), 0o600))
 	for line, want := range map[string]string{
-		"report":                                    "requires at least 1 arg",
+		"report":                                    "no argument and no --since: want FILE, node/NAME or noderetirement/NAME, or --since",
+		"report --until 1h":                         "no argument and no --since",
+		"report --since 1h":                         "no kubeconfig with a cluster",
+		"report --node n":                           "no kubeconfig with a cluster",
 		"report " + in + " -o page.pdf":             `--output: "page.pdf": want html, json or yaml, or a file name that ends in .html, .json or .yaml`,
 		"report " + in + " --since yesterday":       `--since: "yesterday": want a duration such as 1h, or a time such as 2026-01-31T12:00:00Z`,
 		"report " + in + " --since 1h --until 2h":   `--until: "2h" is before --since "1h"`,
@@ -124,6 +128,87 @@ func TestReportReadsEventsAndLogsOfNode(t *testing.T) {
 	check.Not(t, strings.Contains(asked(), "agent-8"), "%s", asked())
 }
 
+var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+func newTestRetirement(node string, created time.Time, finished *metav1.Time) *v1alpha1.NodeRetirement {
+	return &v1alpha1.NodeRetirement{
+		ObjectMeta: metav1.ObjectMeta{Name: node + "-x2m4z", CreationTimestamp: metav1.NewTime(created)}, Spec: v1alpha1.NodeRetirementSpec{NodeName: node},
+		Status: v1alpha1.NodeRetirementStatus{Times: v1alpha1.PhaseTimes{Finished: finished}},
+	}
+}
+
+func TestReportOfTimeRangeHasAllNodes(t *testing.T) {
+	event := func(node, component, at string) string {
+		return `{"metadata":{"name":"` + node + at + `","namespace":"default"},"reason":"Drained","lastTimestamp":"2026-03-01T` + at +
+			`:00Z","involvedObject":{"kind":"Node","name":"` + node + `"},"source":{"component":"` + component + `"}}`
+	}
+	var in report.Inputs
+	reader, asked := newReportReader(t, &in, map[string]string{
+		"/api/v1/events": `{"kind":"EventList","apiVersion":"v1","items":[` + strings.Join([]string{
+			event("node-1", "kubelet", "12:01"), event("node-6", "slipway-agent", "10:00"), event("node-7", "slipway-agent", "12:00"),
+		}, ",") + "]}",
+		"/api/v1/namespaces/ops/pods/agent-7/log":   `{"time":"2026-03-01T12:00:09Z","level":"INFO","msg":"drain report","node":"node-7","report":` + drainReportJSON + "}\n",
+		"/api/v1/namespaces/ops/pods/agent-1/log":   `{"time":"2026-03-01T12:00:09Z","level":"INFO","msg":"guarding the node","node":"node-1"}` + "\n",
+		"/api/v1/namespaces/ops/pods/manager-1/log": `{"time":"2026-03-01T12:00:09Z","level":"INFO","msg":"retires","node":"node-9"}` + "\n",
+	}, newOwnPod("agent-1", "agent", "node-1"), newOwnPod("agent-7", "agent", "node-7"), newOwnPod("manager-1", "manager", "node-1"),
+		newTestRetirement("node-8", noon.Add(-2*time.Hour), new(metav1.NewTime(noon.Add(-time.Hour)))), newTestRetirement("node-9", noon.Add(-2*time.Hour), nil))
+	r := timeRange{noon.Add(-time.Minute), noon.Add(time.Hour)}
+	must.NoError(t, reader.readRange(t.Context(), r))
+	built := report.Build(&in, report.Options{From: r.from, To: r.to})
+	check.Equal(t, []report.NodeRecords{
+		{Node: "node-7", Drains: 1, Events: 1}, {Node: "node-9", Retirements: 1}, {Node: "node-1", Events: 1},
+	}, built.Nodes)
+	problems := strings.Join(in.Problems(), "\n")
+	check.Contains(t, problems, "no pod of the agent was found on 1 node, so its log is missing: node-9")
+	check.Not(t, strings.Contains(problems, "manager") || strings.Contains(problems, "only"), "%s", problems)
+	var logs []string
+	for url := range strings.Lines(asked()) {
+		if name, found := strings.CutPrefix(url, "/api/v1/namespaces/ops/pods/"); found {
+			logs = append(logs, name[:strings.Index(name, "/")])
+		}
+	}
+	check.Equal(t, []string{"manager-1", "agent-7", "agent-1"}, logs)
+}
+
+func TestReportOfTimeRangeSaysWhatItLeavesOut(t *testing.T) {
+	var in report.Inputs
+	var pods []client.Object
+	responses := map[string]string{
+		"/api/v1/events": `{"kind":"EventList","apiVersion":"v1","metadata":{"continue":"more"},"items":[{"reason":"Drained","involvedObject":{"kind":"Node","name":"n"}}]}`,
+		"/api/v1/namespaces/ops/pods/manager/log": `{"time":"2026-03-01T12:00:09Z","level":"INFO","msg":"first","node":"n"}` + "\n" + strings.Repeat("x", maxReportLogBytes),
+	}
+	for i := range maxReportAgents + 2 {
+		name := fmt.Sprintf("agent-%02d", i)
+		pods = append(pods, newOwnPod(name, "agent", "node-"+name))
+		responses["/api/v1/namespaces/ops/pods/"+name+"/log"] = `{"time":"2026-03-01T12:00:09Z","level":"INFO","msg":"guarding the node","node":"n"}` + "\n"
+	}
+	reader, asked := newReportReader(t, &in, responses, append(pods, newOwnPod("manager", "manager", ""))...)
+	pages := 0
+	reader.objects = interceptor.NewClient(reader.objects.(client.WithWatch), interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, o ...client.ListOption) error {
+			if all, ok := list.(*v1alpha1.NodeRetirementList); ok {
+				pages++
+				all.Items, all.Continue = []v1alpha1.NodeRetirement{*newTestRetirement(fmt.Sprint("n", pages), noon, nil)}, "more"
+				return nil
+			}
+			return c.List(ctx, list, o...)
+		},
+	})
+	must.NoError(t, reader.readRange(t.Context(), timeRange{from: noon}))
+	check.Is(t, maxReportPages, pages)
+	check.Is(t, 3*maxReportPages, strings.Count(asked(), "/api/v1/events?"))
+	check.Is(t, 1+maxReportAgents, strings.Count(asked(), "/log?"))
+	check.Contains(t, strings.Join(in.Problems(), "\n"), "NodeRetirements: only the first 20 by namespace and name were read: want node/NAME",
+		"Events of Nodes: only the first 20 by", "Events of NodeGroups: only the first 20 by", "log of pod ops/manager: only its first 16384 KiB were read",
+		"logs of agents: only those of 50 nodes were read, and not those of 2 other nodes, the first of which is node-agent-50")
+	check.Contains(t, fmt.Sprint(report.Build(&in, report.Options{}).Trace), "first")
+
+	reader.logBytes = maxReportLogsBytes
+	reader.readLog(t.Context(), doctor.OwnPod{Namespace: "ops", Name: "late"}, "", noon)
+	check.Contains(t, strings.Join(in.Problems(), "\n"), "log of pod ops/late: was not read, because 64 MiB of other logs were")
+	check.Not(t, strings.Contains(asked(), "late"), "%s", asked())
+}
+
 func TestReportFailsIfNothingCanBeRead(t *testing.T) {
 	var in report.Inputs
 	reader, _ := newReportReader(t, &in, nil)
@@ -132,7 +217,7 @@ func TestReportFailsIfNothingCanBeRead(t *testing.T) {
 			return errors.New("no connection")
 		},
 	})
-	if err := reader.readNode(context.Background(), "node-7", time.Time{}); err == nil || !strings.Contains(err.Error(), "node/node-7: nothing can be read: no connection") {
+	if err := reader.readNode(context.Background(), "node-7", time.Time{}); err == nil || err.Error() != "no connection" {
 		t.Errorf("%v", err)
 	}
 	reader, _ = newReportReader(t, &in, nil)

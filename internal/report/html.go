@@ -69,7 +69,7 @@ type page struct {
 	Style         template.CSS
 	Range         string
 	Cards         []card
-	Overview      []overviewRow
+	Overview      []overviewNode
 	OverviewMore  int
 	Drains        []drainSection
 	DrainsMore    int
@@ -89,10 +89,17 @@ type card struct {
 	IsBad        bool
 }
 
+// overviewNode is a node of the overview, with a row for each of its retirements and drains, and one for its Events.
+type overviewNode struct {
+	Node string
+	Rows []overviewRow
+}
+
+// overviewRow has the ID of a section, if there is one. Totals is set only for a drain.
 type overviewRow struct {
-	ID, Node, Start, Took, Outcome string
+	ID, What, Start, Took, Outcome string
 	IsBad                          bool
-	Totals                         drain.Totals
+	Totals                         *drain.Totals
 }
 
 type drainSection struct {
@@ -177,6 +184,7 @@ func newPage(r *Report, l limits) *page {
 	p.Cards = newCards(r)
 	p.addDrains(r, l)
 	p.addRetirements(r, l)
+	p.addOverview(r, l)
 	// The latest entries are kept: they say how it ended.
 	for _, e := range r.Trace[max(0, len(r.Trace)-l.trace):] {
 		p.Trace = append(p.Trace, traceRow{formatTime(e.At), l.clean(e.Node), e.From, l.clean(e.What), l.clean(e.Why), e.IsWarning})
@@ -232,30 +240,66 @@ func newCards(r *Report) []card {
 }
 
 func (p *page) addDrains(r *Report, l limits) {
-	for i, d := range r.Drains {
-		if i < l.overview && len(r.Drains) > 1 {
-			p.Overview = append(p.Overview, overviewRow{
-				drainID(i), l.clean(d.Node), formatTime(d.StartedAt), describeTook(d), describeOutcome(d), isBad(d), d.Totals,
-			})
-		}
-	}
-	if len(r.Drains) > 1 {
-		p.OverviewMore = len(r.Drains) - len(p.Overview)
-	}
 	shown := chooseDrains(r.Drains, l.drains)
 	p.DrainsMore = len(r.Drains) - len(shown)
 	for _, i := range shown {
 		rows := max(minRowsPerDrain, min(l.rowsPerDrain, l.rows/len(shown)))
 		p.Drains = append(p.Drains, newDrainSection(drainID(i), &r.Drains[i], rows, &l))
 	}
-	for i := range p.Overview {
-		if !slices.ContainsFunc(p.Drains, func(s drainSection) bool { return s.ID == p.Overview[i].ID }) {
-			p.Overview[i].ID = ""
+}
+
+// addOverview adds the overview, unless there is only one node with one drain. It links the sections that the page has.
+func (p *page) addOverview(r *Report, l limits) {
+	if len(r.Nodes) <= 1 && len(r.Drains) <= 1 {
+		return
+	}
+	sections := map[string]bool{}
+	for _, s := range p.Drains {
+		sections[s.ID] = true
+	}
+	for _, s := range p.Retirements {
+		sections[s.ID] = true
+	}
+	link := func(id string) string {
+		if sections[id] {
+			return id
+		}
+		return ""
+	}
+	rows := map[string][]overviewRow{}
+	for i, t := range r.Retirements {
+		took := ""
+		if t.isFinished() {
+			took = formatDuration(t.lastTime().Sub(t.CreatedAt))
+		}
+		rows[t.Node] = append(rows[t.Node], overviewRow{
+			link(retirementID(i)), l.clean("NodeRetirement " + t.Name), formatTime(t.CreatedAt), took, l.clean(t.Phase), t.hasFailed(), nil,
+		})
+	}
+	for i := range r.Drains {
+		d := &r.Drains[i]
+		rows[d.Node] = append(rows[d.Node], overviewRow{link(drainID(i)), "drain", formatTime(d.StartedAt), describeTook(*d), describeOutcome(*d), isBad(*d), &d.Totals})
+	}
+	total := 0
+	for _, n := range r.Nodes {
+		if n.Events > 0 {
+			warnings := ""
+			if n.Warnings > 0 {
+				warnings = observe.FormatCount(n.Warnings, "warning")
+			}
+			rows[n.Node] = append(rows[n.Node], overviewRow{What: observe.FormatCount(n.Events, "Event"), Outcome: warnings})
+		}
+		shown := rows[n.Node][:min(len(rows[n.Node]), max(0, l.overview-total))]
+		if total += len(rows[n.Node]); len(shown) > 0 {
+			p.Overview = append(p.Overview, overviewNode{l.clean(n.Node), shown})
 		}
 	}
+	p.OverviewMore = max(0, total-l.overview)
 }
 
 func drainID(i int) string { return fmt.Sprintf("drain-%d", i+1) }
+
+func retirementID(i int) string { return fmt.Sprintf("retirement-%d", i+1) }
 
 // chooseDrains returns the indexes of the drains that have a section, in their order. If there
 // are too many, it prefers drains that went wrong.
@@ -362,8 +406,8 @@ func (p *page) addRetirements(r *Report, l limits) {
 	p.RetireMore = max(0, len(r.Retirements)-l.retirements)
 	for i, t := range r.Retirements[:len(r.Retirements)-p.RetireMore] {
 		s := retirementSection{
-			ID: fmt.Sprintf("retirement-%d", i+1), Heading: l.clean("NodeRetirement " + t.Name), Summary: l.clean(t.Message),
-			IsBad: t.Phase == "Failed" || t.Phase == "Refused" || t.Phase == "Aborted",
+			ID: retirementID(i), Heading: l.clean("NodeRetirement " + t.Name), Summary: l.clean(t.Message),
+			IsBad: t.hasFailed(),
 			Facts: []card{{"Node", l.clean(t.Node), false}, {"Phase", l.clean(t.Phase), false}, {"Reason", l.clean(t.Reason), false}, {"Created", formatTime(t.CreatedAt), false}},
 		}
 		for _, c := range []card{{"Requested by", t.RequestedBy, false}, {"NodeGroup", t.Group, false}, {"Instance", t.Instance, false}, {"Drain", t.Drain, false}, {"Override", t.Override, true}} {

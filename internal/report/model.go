@@ -16,18 +16,32 @@ import (
 type Report struct {
 	Title string `json:"title"`
 	// From and To limit the report; zero means no limit.
-	From        time.Time    `json:"from,omitzero"`
-	To          time.Time    `json:"to,omitzero"`
-	CreatedAt   time.Time    `json:"createdAt,omitzero"`
-	Version     string       `json:"version,omitempty"`
-	Drains      []Drain      `json:"drains"`
-	Retirements []Retirement `json:"retirements"`
-	Trace       []TraceEntry `json:"trace"`
-	Events      []Event      `json:"events"`
-	Totals      Totals       `json:"totals"`
-	Sources     []Source     `json:"sources"`
-	Problems    []string     `json:"problems,omitempty"`
+	From      time.Time `json:"from,omitzero"`
+	To        time.Time `json:"to,omitzero"`
+	CreatedAt time.Time `json:"createdAt,omitzero"`
+	Version   string    `json:"version,omitempty"`
+	// Nodes are the nodes of the drains, retirements and Events. Nodes that have only Events come last.
+	Nodes       []NodeRecords `json:"nodes"`
+	Drains      []Drain       `json:"drains"`
+	Retirements []Retirement  `json:"retirements"`
+	Trace       []TraceEntry  `json:"trace"`
+	Events      []Event       `json:"events"`
+	Totals      Totals        `json:"totals"`
+	Sources     []Source      `json:"sources"`
+	Problems    []string      `json:"problems,omitempty"`
 }
+
+// NodeRecords counts what the report has about one node.
+type NodeRecords struct {
+	Node        string `json:"node"`
+	Drains      int    `json:"drains"`
+	Retirements int    `json:"retirements"`
+	Events      int    `json:"events"`
+	// Warnings is how many of the Events have the type Warning.
+	Warnings int `json:"warnings"`
+}
+
+func (n NodeRecords) hasOnlyEvents() bool { return n.Drains+n.Retirements == 0 }
 
 // Totals are the sums of all drains.
 type Totals struct {
@@ -105,6 +119,10 @@ func (r Retirement) isFinished() bool {
 	return slices.ContainsFunc(r.Phases, func(p PhaseTime) bool { return p.Phase == "finished" })
 }
 
+func (r Retirement) hasFailed() bool {
+	return r.Phase == "Failed" || r.Phase == "Refused" || r.Phase == "Aborted"
+}
+
 // lastTime returns when the retirement ended, or the last time that is known of it.
 func (r Retirement) lastTime() time.Time {
 	end := r.CreatedAt
@@ -124,9 +142,11 @@ type Event struct {
 	Kind      string    `json:"kind,omitempty"`
 	Namespace string    `json:"namespace,omitempty"`
 	Name      string    `json:"name,omitempty"`
-	Message   string    `json:"message"`
-	Component string    `json:"component,omitempty"`
-	Count     int64     `json:"count"`
+	// Node is the Node that the Event is about, or the Node of the NodeRetirement. It is empty if it is not known.
+	Node      string `json:"node,omitempty"`
+	Message   string `json:"message"`
+	Component string `json:"component,omitempty"`
+	Count     int64  `json:"count"`
 }
 
 // Object returns the object that the Event is about.
@@ -190,14 +210,24 @@ func Build(in *Inputs, o Options) *Report {
 	}
 	slices.SortStableFunc(r.Retirements, func(a, b Retirement) int { return a.CreatedAt.Compare(b.CreatedAt) })
 	r.Retirements = slices.CompactFunc(r.Retirements, func(a, b Retirement) bool { return a.Name == b.Name && a.CreatedAt.Equal(b.CreatedAt) })
-	known := map[Event]bool{}
+	known, nodeOf := map[Event]bool{}, map[string]string{}
+	for _, t := range in.retirements {
+		nodeOf[t.Name] = t.Node
+	}
 	for _, e := range in.events {
-		if o.includesTime(e.At) && (e.Kind != "Node" || o.includesNode(e.Name)) && !known[e] {
+		switch e.Kind {
+		case "Node":
+			e.Node = e.Name
+		case "NodeRetirement":
+			e.Node = nodeOf[e.Name]
+		}
+		if o.includesTime(e.At) && (e.Node == "" || o.includesNode(e.Node)) && !known[e] {
 			known[e] = true
 			r.Events = append(r.Events, e)
 		}
 	}
 	slices.SortStableFunc(r.Events, func(a, b Event) int { return a.At.Compare(b.At) })
+	r.Nodes = countByNode(r)
 	r.Trace = buildTrace(in, r, o)
 	r.Totals = sumDrains(r.Drains)
 	r.Problems = in.problems.all()
@@ -207,25 +237,60 @@ func Build(in *Inputs, o Options) *Report {
 	return r
 }
 
-func defaultTitle(r *Report) string {
-	nodes := map[string]bool{}
+func countByNode(r *Report) []NodeRecords {
+	all := map[string]*NodeRecords{}
+	of := func(node string) *NodeRecords {
+		if all[node] == nil {
+			all[node] = &NodeRecords{Node: node}
+		}
+		return all[node]
+	}
 	for _, d := range r.Drains {
-		nodes[d.Node] = true
+		of(d.Node).Drains++
 	}
 	for _, t := range r.Retirements {
-		nodes[t.Node] = true
+		of(t.Node).Retirements++
+	}
+	for _, e := range r.Events {
+		if e.Node == "" {
+			continue
+		}
+		n := of(e.Node)
+		n.Events++
+		if e.Type == "Warning" {
+			n.Warnings++
+		}
+	}
+	nodes := []NodeRecords{}
+	for _, n := range all {
+		nodes = append(nodes, *n)
+	}
+	slices.SortFunc(nodes, func(a, b NodeRecords) int {
+		return cmp.Or(cmp.Compare(boolToInt(a.hasOnlyEvents()), boolToInt(b.hasOnlyEvents())), strings.Compare(a.Node, b.Node))
+	})
+	return nodes
+}
+
+func defaultTitle(r *Report) string {
+	nodes := len(r.Nodes)
+	if i := slices.IndexFunc(r.Nodes, NodeRecords.hasOnlyEvents); i >= 0 {
+		nodes = i
 	}
 	switch {
-	case len(nodes) == 1 && len(r.Retirements) == 1:
+	case nodes == 1 && len(r.Retirements) == 1:
 		return "Retirement of node " + r.Retirements[0].Node
-	case len(nodes) == 1 && len(r.Drains) == 1:
+	case nodes == 1 && len(r.Drains) == 1:
 		return "Drain of node " + r.Drains[0].Node
-	case len(nodes) == 1 && len(r.Drains) > 1:
+	case nodes == 1 && len(r.Drains) > 1:
 		return "Drains of node " + r.Drains[0].Node
-	case len(nodes) > 1:
-		return "Drains of " + observe.FormatCount(len(nodes), "node")
+	case nodes == 0:
+		return "Slipway report"
+	case len(r.Retirements) == 0:
+		return "Drains of " + observe.FormatCount(nodes, "node")
+	case len(r.Drains) == 0:
+		return "Retirements of " + observe.FormatCount(nodes, "node")
 	}
-	return "Slipway report"
+	return "Drains and retirements of " + observe.FormatCount(nodes, "node")
 }
 
 func newDrain(d *drain.Report, fromLog bool) Drain {

@@ -63,13 +63,42 @@ func TestRangeAndNodeLimitTheReport(t *testing.T) {
 		"all":          {Options{}, 1, 2, 1},
 		"after drain":  {Options{From: noon.Add(32 * time.Second)}, 0, 1, 1},
 		"before drain": {Options{To: noon.Add(time.Second)}, 0, 0, 0},
-		"other node":   {Options{Nodes: []string{"spot-1"}}, 0, 1, 0},
+		"other node":   {Options{Nodes: []string{"spot-1"}}, 0, 0, 0},
 	} {
 		r := Build(in, c.o)
 		if len(r.Drains) != c.drains || len(r.Events) != c.events || len(r.Retirements) != c.all {
 			t.Errorf("%s: %d drains, %d Events and %d retirements", name, len(r.Drains), len(r.Events), len(r.Retirements))
 		}
 	}
+}
+
+func TestOverviewHasRowsOfEachNode(t *testing.T) {
+	in := readFiles(t, "agent.log", "objects.yaml")
+	must.NoError(t, in.Read("more", []byte(`{"node":"spot-1","outcome":"gave-up","startedAt":"2026-03-01T11:00:00Z","endedAt":"2026-03-01T11:01:00Z"}
+{"kind":"Event","type":"Warning","reason":"NodeNotReady","lastTimestamp":"2026-03-01T11:00:00Z","involvedObject":{"kind":"Node","name":"a-quiet-node"}}
+{"kind":"Event","type":"Normal","reason":"Launched","lastTimestamp":"2026-03-01T11:00:00Z","involvedObject":{"kind":"NodeGroup","name":"spot"}}`)))
+	r := Build(in, Options{})
+	check.Equal(t, []NodeRecords{
+		{Node: "spot-0", Drains: 1, Retirements: 1, Events: 2, Warnings: 1}, {Node: "spot-1", Drains: 1}, {Node: "a-quiet-node", Events: 1, Warnings: 1},
+	}, r.Nodes)
+	check.Is(t, "Drains and retirements of 2 nodes", r.Title)
+	p := newPage(r, newLimits(1))
+	var rows []string
+	for _, n := range p.Overview {
+		for _, row := range n.Rows {
+			rows = append(rows, strings.Join([]string{n.Node, row.ID, row.What, row.Outcome}, " | "))
+		}
+	}
+	check.Equal(t, []string{
+		"spot-0 | retirement-1 | NodeRetirement spot-0-x2m4z | Succeeded", "spot-0 | drain-2 | drain | drained", "spot-0 |  | 2 Events | 1 warning",
+		"spot-1 | drain-1 | drain | gave-up", "a-quiet-node |  | 1 Event | 1 warning",
+	}, rows)
+	check.Contains(t, renderHTML(t, r), `<th scope="rowgroup" rowspan="3">spot-0</th><td><a href="#retirement-1">NodeRetirement spot-0-x2m4z</a></td>`)
+	few := newLimits(1)
+	few.overview = 2
+	p = newPage(r, few)
+	check.Is(t, 3, p.OverviewMore)
+	check.Len(t, 1, p.Overview)
 }
 
 func TestRetirementWithoutEndIsInEveryLaterRange(t *testing.T) {
