@@ -13,6 +13,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
@@ -82,15 +83,15 @@ func isConnectFailure(err error) bool {
 		errors.As(err, &wrong) || errors.As(err, &noTLS) || errors.Is(err, http.ErrSchemeMismatch)
 }
 
-// firstReadPrefixes begin errors of the first request of a command, from client-go and from package doctor. They only say
-// what kubectl's texts say too.
-var firstReadPrefixes = []string{"failed to get server groups: ", "cannot read from the API server "}
+// firstReadTexts are in errors of the first request of a command, from client-go and from package doctor. What they say before
+// the cause, kubectl's texts say too.
+var firstReadTexts = []string{"failed to get server groups: ", "cannot read from the API server "}
 
 // formatError returns the lines that a command prints for its error. Responses of the API server and failures to connect
 // to it have kubectl's texts. If an error says more than the response, it is printed as it is.
 func formatError(err error) string {
-	isFirstRead := func(prefix string) bool { return strings.HasPrefix(err.Error(), prefix) }
-	if cause := errors.Unwrap(err); cause != nil && slices.ContainsFunc(firstReadPrefixes, isFirstRead) {
+	isFirstRead := func(text string) bool { return strings.Contains(err.Error(), text) }
+	for cause := errors.Unwrap(err); cause != nil && slices.ContainsFunc(firstReadTexts, isFirstRead); cause = errors.Unwrap(err) {
 		err = cause
 	}
 	var connect *connectError
@@ -108,13 +109,9 @@ func formatError(err error) string {
 		}
 		return strings.Join(lines, "\n")
 	case *kubeapi.StatusError:
-		if e.Reason != "" {
-			return formatStatus(metav1.StatusReason(e.Reason), e.Message)
-		}
+		return formatStatus(toStatus(e), e)
 	case apierrors.APIStatus:
-		if reason := e.Status().Reason; reason != "" {
-			return formatStatus(reason, e.Status().Message)
-		}
+		return formatStatus(e.Status(), err)
 	}
 	if timeout, ok := err.(*url.Error); ok && !errors.As(err, &connect) { //nolint:errorlint // see above
 		return "Unable to connect to the server: " + timeout.Err.Error()
@@ -128,9 +125,48 @@ func formatError(err error) string {
 	return "Unable to connect to the server: " + connect.Error()
 }
 
-func formatStatus(reason metav1.StatusReason, message string) string {
-	if reason == metav1.StatusReasonUnauthorized {
-		return fmt.Sprintf("error: You must be logged in to the server (%s)", message)
+// toStatus returns the parts of a response that kubectl prints.
+func toStatus(e *kubeapi.StatusError) metav1.Status {
+	details := &metav1.StatusDetails{Kind: e.Kind, Name: e.Name}
+	for _, c := range e.Causes {
+		details.Causes = append(details.Causes, metav1.StatusCause{Field: c.Field, Message: c.Message})
 	}
-	return fmt.Sprintf("Error from server (%s): %s", reason, message)
+	return metav1.Status{Reason: metav1.StatusReason(e.Reason), Message: e.Message, Details: details}
+}
+
+// formatStatus returns kubectl's text for a response. err is its error.
+func formatStatus(s metav1.Status, err error) string {
+	switch s.Reason {
+	case metav1.StatusReasonUnauthorized:
+		return fmt.Sprintf("error: You must be logged in to the server (%s)", s.Message)
+	case metav1.StatusReasonInvalid:
+		return formatInvalid(s)
+	case metav1.StatusReasonUnknown: // no reason
+		return "Error from server: " + err.Error()
+	}
+	return fmt.Sprintf("Error from server (%s): %s", s.Reason, s.Message)
+}
+
+// formatInvalid returns kubectl's text for an object that the API server refuses as invalid.
+func formatInvalid(s metav1.Status) string {
+	details := ptr.Deref(s.Details, metav1.StatusDetails{})
+	text := "The request is invalid"
+	if details.Kind != "" || details.Name != "" {
+		text = fmt.Sprintf("The %s %q is invalid", details.Kind, details.Name)
+	} else if s.Message != "" && len(details.Causes) == 0 {
+		text += ": " + s.Message
+	}
+	var causes []string
+	for _, c := range details.Causes {
+		if cause := c.Field + ": " + c.Message; !slices.Contains(causes, cause) {
+			causes = append(causes, cause)
+		}
+	}
+	switch len(causes) {
+	case 0:
+		return text
+	case 1:
+		return text + ": " + causes[0]
+	}
+	return text + ": \n* " + strings.Join(causes, "\n* ")
 }

@@ -9,7 +9,9 @@ import (
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/testing/check"
@@ -19,10 +21,38 @@ func TestErrorsHaveKubectlsTexts(t *testing.T) {
 	noNode := &kubeapi.StatusError{Code: 404, Reason: "NotFound", Message: `nodes "n1" not found`}
 	group := apierrors.NewNotFound(schema.GroupResource{Group: "slipway.dev", Resource: "nodegroups"}, "ci")
 	offline := fmt.Errorf("GET /api/v1/nodes: %w", &connectError{"10.0.0.1:443", errors.New("dial tcp: lookup x: no such host")})
+	refused := field.ErrorList{
+		field.Invalid(field.NewPath("spec", "reason"), "a b", "should match a word"), field.Required(field.NewPath("spec", "nodeUID"), ""),
+		field.Required(field.NewPath("spec", "nodeUID"), ""),
+	}
+	retirements := schema.GroupKind{Group: "slipway.dev", Kind: "NodeRetirement"}
 	tests := map[string]struct {
 		err  error
 		want string
 	}{
+		"an invalid object": {
+			apierrors.NewInvalid(retirements, "n1-x2m4z", refused[:1]), `The NodeRetirement "n1-x2m4z" is invalid: spec.reason: Invalid value: "a b": should match a word`,
+		},
+		"several invalid fields": {
+			apierrors.NewInvalid(retirements, "n1-x2m4z", refused),
+			"The NodeRetirement \"n1-x2m4z\" is invalid: \n* spec.reason: Invalid value: \"a b\": should match a word\n* spec.nodeUID: Required value",
+		},
+		"an invalid object without causes": {apierrors.NewInvalid(retirements, "n1-x2m4z", nil), `The NodeRetirement "n1-x2m4z" is invalid`},
+		"invalid for a webhook": {
+			&apierrors.StatusError{ErrStatus: metav1.Status{Reason: metav1.StatusReasonInvalid, Message: `admission webhook "x" denied the request`}},
+			`The request is invalid: admission webhook "x" denied the request`,
+		},
+		"an invalid node": {
+			&kubeapi.StatusError{
+				Code: 422, Reason: "Invalid", Message: `Node "n1" is invalid: spec.taints: Required value`, Kind: "Node", Name: "n1",
+				Causes: []kubeapi.Cause{{Field: "spec.taints", Message: "Required value"}},
+			},
+			`The Node "n1" is invalid: spec.taints: Required value`,
+		},
+		"a response without a reason": {
+			&apierrors.StatusError{ErrStatus: metav1.Status{Message: "This pod has more than one PodDisruptionBudget"}},
+			"Error from server: This pod has more than one PodDisruptionBudget",
+		},
 		"a response":                      {noNode, `Error from server (NotFound): nodes "n1" not found`},
 		"a response of client-go":         {group, `Error from server (NotFound): nodegroups.slipway.dev "ci" not found`},
 		"with an exit code":               {&exitError{2, noNode}, `Error from server (NotFound): nodes "n1" not found`},
@@ -30,7 +60,7 @@ func TestErrorsHaveKubectlsTexts(t *testing.T) {
 		"in a sentence":                   {fmt.Errorf("node n1: cannot cordon it: %w", noNode), `error: node n1: cannot cordon it: nodes "n1" not found (NotFound)`},
 		"two responses":                   {errors.Join(noNode, group), "Error from server (NotFound): nodes \"n1\" not found\nError from server (NotFound): nodegroups.slipway.dev \"ci\" not found"},
 		"without credentials":             {&kubeapi.StatusError{Code: 401, Reason: "Unauthorized", Message: "Unauthorized"}, "error: You must be logged in to the server (Unauthorized)"},
-		"a proxy's response":              {&kubeapi.StatusError{Code: 502, Message: "<html>"}, "error: <html> (HTTP status 502)"},
+		"a proxy's response":              {&kubeapi.StatusError{Code: 502, Message: "<html>"}, "Error from server: <html> (HTTP status 502)"},
 		"another error":                   {errors.New("no node"), "error: no node"},
 		"no connection":                   {offline, "Unable to connect to the server: dial tcp: lookup x: no such host"},
 		"no connection for several nodes": {&exitError{1, errors.Join(offline, offline)}, "Unable to connect to the server: dial tcp: lookup x: no such host"},
@@ -57,7 +87,8 @@ func TestFailuresToConnectHaveKubectlsTexts(t *testing.T) {
 		secure.URL:  "Unable to connect to the server: tls: failed to verify certificate: x509: certificate signed by unknown authority",
 	} {
 		for _, line := range []string{
-			"drain n1", "retire n1", "status", "plan", "why n1", "doctor", "snapshot save -", "simulate-eviction n1", "version",
+			"drain n1", "drain -l a=b", "retire n1", "status", "plan", "why n1", "doctor", "snapshot save -", "simulate-eviction n1", "version",
+			"report node/n1", "report noderetirement/r1", "report --since 1h", "top --plain",
 		} {
 			_, err := runOffline(t, strings.Fields(line+" --server "+server)...)
 			if err == nil {

@@ -18,7 +18,9 @@ type StatusError struct {
 	Code    int    // HTTP status
 	Reason  string // metav1.StatusReason, such as "NotFound"; empty if the body was not a Status
 	Message string
-	Causes  []Cause
+	// Kind and Name are of the object in the details. They are empty if the details name none.
+	Kind, Name string
+	Causes     []Cause
 	// RetryAfter is the value of the header; zero without it.
 	RetryAfter time.Duration
 
@@ -57,6 +59,8 @@ func newStatusError(resp *http.Response) error {
 		Reason  string `json:"reason"`
 		Message string `json:"message"`
 		Details struct {
+			Kind              string  `json:"kind"`
+			Name              string  `json:"name"`
 			RetryAfterSeconds int     `json:"retryAfterSeconds"`
 			Causes            []Cause `json:"causes"`
 		} `json:"details"`
@@ -65,7 +69,7 @@ func newStatusError(resp *http.Response) error {
 		e.method, e.path, e.Message = resp.Request.Method, resp.Request.URL.Path, clipBody(raw)
 		return e
 	}
-	e.Reason, e.Message, e.Causes = s.Reason, s.Message, s.Details.Causes
+	e.Reason, e.Message, e.Kind, e.Name, e.Causes = s.Reason, s.Message, s.Details.Kind, s.Details.Name, s.Details.Causes
 	if e.RetryAfter == 0 {
 		e.RetryAfter = toSeconds(s.Details.RetryAfterSeconds)
 	}

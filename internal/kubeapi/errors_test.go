@@ -42,6 +42,14 @@ func TestAPIServerResponseBecomesAStatusError(t *testing.T) {
 			}},
 			RetryAfter: 7 * time.Second,
 		}, "Cannot evict pod as it would violate the pod's disruption budget. (TooManyRequests)"},
+		"an invalid object": {
+			422, "", `{"kind":"Status","reason":"Invalid","message":"Node \"n1\" is invalid: spec.taints: Required value","code":422,
+				"details":{"name":"n1","kind":"Node","causes":[{"reason":"FieldValueRequired","message":"Required value","field":"spec.taints"}]}}`,
+			StatusError{
+				Code: 422, Reason: "Invalid", Message: `Node "n1" is invalid: spec.taints: Required value`, Kind: "Node", Name: "n1",
+				Causes: []Cause{{Reason: "FieldValueRequired", Message: "Required value", Field: "spec.taints"}},
+			}, `Node "n1" is invalid: spec.taints: Required value (Invalid)`,
+		},
 		"the header before the details": {429, "3", budgetDenied, StatusError{
 			Code: 429, Reason: "TooManyRequests",
 			Message: "Cannot evict pod as it would violate the pod's disruption budget.",
