@@ -228,7 +228,7 @@ type ProvisioningStatus struct {
 	// +kubebuilder:validation:MaxItems=64
 	BackOffs []BackOff `json:"backOffs,omitempty"`
 
-	// learned describes the nodes of each template, as observed on existing nodes.
+	// learned describes the nodes of each template, as observed on existing nodes, and their price.
 	//
 	// +optional
 	// +listType=map
@@ -367,6 +367,11 @@ type LearnedTemplate struct {
 	// +optional
 	// +listType=atomic
 	Taints []corev1.Taint `json:"taints,omitempty"`
+	// cost is the price of one instance for one hour, such as "0.192". It is from the manager's configuration of the cloud or
+	// from the cloud's plugin, in the unit that the user has chosen there. It is not set if it is unknown.
+	//
+	// +optional
+	Cost string `json:"cost,omitempty"`
 }
 
 // BackOff is a template that is not launched for a while.

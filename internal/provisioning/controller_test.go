@@ -57,6 +57,8 @@ type pool struct {
 	silent    chan struct{} // Instances blocks until it is closed
 	stuck     chan struct{} // Instance blocks until it is closed
 	looked    []string      // the instances that Instance was called for
+
+	costs map[string]float64 // by template
 }
 
 // block waits for the channel, if there is one.
@@ -115,7 +117,7 @@ func (p *pool) Instance(ctx context.Context, id string) (cloud.Instance, error) 
 func (p *pool) Templates(context.Context, string) (list []cloud.Template, err error) {
 	defer p.lock()()
 	for _, name := range p.templates {
-		list = append(list, cloud.Template{Name: name, NodeShape: cloud.NodeShape{Capacity: corev1.ResourceList{
+		list = append(list, cloud.Template{Name: name, NodeShape: cloud.NodeShape{Cost: p.costs[name], Capacity: corev1.ResourceList{
 			corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("16Gi"),
 		}}})
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -275,7 +276,9 @@ func (g *managedGroup) learnTemplatesFromNodes(now time.Time) {
 		}
 	}
 	for template, nodes := range byTemplate {
-		m.learned[template] = *plan.LearnTemplate(template, nodes, startup)
+		learned := plan.LearnTemplate(template, nodes, startup)
+		learned.Cost = m.formatCost(template)
+		m.learned[template] = *learned
 	}
 	slices.SortFunc(all, func(a, b *corev1.Node) int { return cmp.Compare(a.Name, b.Name) })
 	m.planTemplates = g.makePlanTemplates(plan.LearnTemplate("", all, startup), now)
@@ -306,6 +309,15 @@ func (m *groupState) templateOfNode(n *corev1.Node) string {
 		return m.cloudTemplates[0].Name
 	}
 	return ""
+}
+
+// formatCost returns the price of a template that the cloud lists as a decimal number. It returns "" if it is unknown.
+func (m *groupState) formatCost(template string) string {
+	i := slices.IndexFunc(m.cloudTemplates, func(t cloud.Template) bool { return t.Name == template })
+	if i < 0 || m.cloudTemplates[i].Cost <= 0 {
+		return ""
+	}
+	return strconv.FormatFloat(m.cloudTemplates[i].Cost, 'f', -1, 64)
 }
 
 // makePlanTemplates returns the group's templates as input of a decision, in the group's order of preference.

@@ -222,6 +222,26 @@ func TestStatusKeepsTheTemplatesThatMatter(t *testing.T) {
 	}
 }
 
+func TestStatusHasThePriceOfEachTemplate(t *testing.T) {
+	large := newIdleNode("large", "")
+	large.Labels[corev1.LabelInstanceTypeStable] = "M8"
+	f := newFixture(t, nil, newIdleNode("small", ""), large)
+	f.pool.change(func() { f.pool.templates, f.pool.costs = []string{"m4", "m8"}, map[string]float64{"m8": 0.192} })
+	f.pool.add(cloud.Instance{ProviderID: "id-small", Name: "small", Type: "m4", State: cloud.Running})
+	f.pool.add(cloud.Instance{ProviderID: "id-large", Name: "large", Type: "m8", State: cloud.Running})
+	f.reconcileTimes(2)
+	costs := func() (list []string) {
+		for _, l := range f.status().Learned {
+			list = append(list, l.Name+" "+l.Cost)
+		}
+		return list
+	}
+	check.Equal(t, []string{"m4 ", "m8 0.192"}, costs())
+	f.pool.change(func() { f.pool.costs["m8"] = 12 })
+	f.reconcileTimes(2)
+	check.Equal(t, []string{"m4 ", "m8 12"}, costs())
+}
+
 func TestUnwritableStatusBlocksNoOtherGroup(t *testing.T) {
 	f := newFixture(t, nil)
 	for _, name := range []string{"a", "z"} {

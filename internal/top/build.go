@@ -3,8 +3,10 @@ package top
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -17,6 +19,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/nodegroup/acceptance"
 	"github.com/slipway-dev/slipway/internal/notice/report"
 	"github.com/slipway-dev/slipway/internal/placement/planner"
+	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 	"github.com/slipway-dev/slipway/internal/retirement"
 	"github.com/slipway-dev/slipway/internal/retirement/disruptionbudget"
 )
@@ -158,7 +161,7 @@ func (b *builder) findGroupOfRetirement(rt *v1alpha1.NodeRetirement) string {
 func (b *builder) buildNode(n *corev1.Node, g *v1alpha1.NodeGroup) Node {
 	out := Node{
 		Name: n.Name, HasNode: true, Activity: b.describeNode(n, g), CreatedAt: n.CreationTimestamp.Time,
-		InstanceType: n.Labels[corev1.LabelInstanceTypeStable], Zone: n.Labels[corev1.LabelTopologyZone],
+		InstanceType: n.Labels[corev1.LabelInstanceTypeStable], Zone: n.Labels[corev1.LabelTopologyZone], Price: findPrice(n, g),
 	}
 	if load, known := b.Loads[n.Name]; known {
 		out.Load = &load
@@ -167,6 +170,43 @@ func (b *builder) buildNode(n *corev1.Node, g *v1alpha1.NodeGroup) Node {
 		out.Retirement = toRetirement(rt)
 	}
 	return out
+}
+
+// priceLabel is the label that eks-node-viewer reads and some providers of Karpenter set. Its value is the price of one hour.
+const priceLabel = "eks-node-viewer/instance-price"
+
+// findPrice returns the price of a Node's instance for one hour. It is the value of the Node's label, or else the cost that
+// the manager has recorded for the instance type. If it has recorded none under the name in the Node's label, it is the cost
+// that all types of the group have. It returns 0 if the price is unknown.
+func findPrice(n *corev1.Node, g *v1alpha1.NodeGroup) float64 {
+	if price := parsePrice(n.Labels[priceLabel]); price > 0 {
+		return price
+	}
+	if g == nil || g.Status.Provisioning == nil {
+		return 0
+	}
+	var common float64
+	for i, l := range g.Status.Provisioning.Learned {
+		price := parsePrice(l.Cost)
+		switch {
+		case launch.IsSameTemplate(l.Name, n.Labels[corev1.LabelInstanceTypeStable]):
+			return price
+		case i == 0:
+			common = price
+		case common != price:
+			common = 0
+		}
+	}
+	return common
+}
+
+// parsePrice returns the value of a price, or 0 if it is not a positive number.
+func parsePrice(s string) float64 {
+	price, err := strconv.ParseFloat(s, 64)
+	if err != nil || !(price > 0) || math.IsInf(price, 0) {
+		return 0
+	}
+	return price
 }
 
 // findRetirement returns the retirement of a Node. It ignores a retirement of an earlier Node with the same name.

@@ -161,3 +161,41 @@ func TestChangesListsOnlyDifferences(t *testing.T) {
 		t.Errorf("lines:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
+
+func TestPriceIsFromLabelElseFromRecordedCost(t *testing.T) {
+	const small, large = "D4", "D8"
+	costs := func(small, large string) []v1alpha1.LearnedTemplate {
+		return []v1alpha1.LearnedTemplate{{Name: "d4", Cost: small}, {Name: "D8", Cost: large}}
+	}
+	for name, tt := range map[string]struct {
+		instanceType, label string
+		recorded            []v1alpha1.LearnedTemplate
+		want                float64
+	}{
+		"cost of the type":                         {small, "", costs("0.2", "0.4"), 0.2},
+		"cost of another type":                     {large, "", costs("0.2", "0.4"), 0.4},
+		"label instead of the cost":                {small, "0.05", costs("0.2", "0.4"), 0.05},
+		"label that is no price":                   {small, "free", costs("0.2", "0.4"), 0.2},
+		"label that is NaN":                        {small, "NaN", nil, 0},
+		"unknown type, and all have the same cost": {"", "", costs("0.2", "0.2"), 0.2},
+		"unknown type, and costs differ":           {"", "", costs("0.2", "0.4"), 0},
+		"unknown type, and one cost is unknown":    {"", "", costs("0.2", ""), 0},
+		"unknown cost of the type":                 {small, "", costs("", "0.4"), 0},
+		"nothing is recorded":                      {small, "", nil, 0},
+	} {
+		n, g := newNode("n", "g"), newGroup("g", 3)
+		n.Labels[corev1.LabelInstanceTypeStable] = tt.instanceType
+		if tt.label != "" {
+			n.Labels[priceLabel] = tt.label
+		}
+		g.Status.Provisioning = &v1alpha1.ProvisioningStatus{Learned: tt.recorded}
+		if got := findPrice(&n, &g); got != tt.want {
+			t.Errorf("%s: %v, want %v", name, got, tt.want)
+		}
+	}
+	outside := newNode("n", "")
+	outside.Labels[priceLabel] = "0.05"
+	if got := findPrice(&outside, nil); got != 0.05 {
+		t.Errorf("without group: %v", got)
+	}
+}

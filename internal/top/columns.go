@@ -2,6 +2,7 @@ package top
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/charmbracelet/x/ansi"
@@ -12,11 +13,11 @@ import (
 
 // columns holds the widths of the columns in cells. A column with width 0 is not shown.
 type columns struct {
-	name, instanceType, zone, age, pods int
-	cpu, memory                         int // percentages
-	cpuAmount, memoryAmount             int
-	bar                                 int // of cpu and of memory
-	doing                               int
+	name, instanceType, zone, age, price, pods int
+	cpu, memory                                int // percentages
+	cpuAmount, memoryAmount                    int
+	bar                                        int // of cpu and of memory
+	doing                                      int
 }
 
 const (
@@ -38,7 +39,7 @@ func (on Screen) layOutColumns(s State) columns {
 	c.doing = min(wantedDoingWidth, max(on.Width-len("> ")-c.name-c.cpu-c.memory-3, 8))
 	room := on.Width - len("> ") - c.name - 1 - c.cpu - 1 - c.memory - 1 - c.doing
 	for _, column := range []struct{ width, full *int }{
-		{&c.pods, &full.pods}, {&c.age, &full.age}, {&c.instanceType, &full.instanceType}, {&c.zone, &full.zone},
+		{&c.pods, &full.pods}, {&c.age, &full.age}, {&c.instanceType, &full.instanceType}, {&c.zone, &full.zone}, {&c.price, &full.price},
 	} {
 		if *column.full > 0 && room > *column.full {
 			*column.width = *column.full
@@ -81,6 +82,7 @@ func (on Screen) measureColumns(s State) columns {
 			fit(&full.instanceType, n.InstanceType, "TYPE ")
 			fit(&full.zone, n.Zone, "ZONE ")
 			fit(&full.age, n.formatAge(on.Now), "AGE ")
+			fit(&full.price, formatPrice(n.Price), "PRICE ")
 			if n.Load != nil {
 				fit(&full.cpuAmount, formatCPU(n.Load), "")
 				fit(&full.memoryAmount, formatMemory(n.Load), "")
@@ -104,7 +106,7 @@ func (on Screen) renderColumnTitles(c columns) string {
 	}
 	cells := []cell{
 		{c.name, "NODE", SortByName}, {c.instanceType, "TYPE", SortByType}, {c.zone, "ZONE", SortByZone}, {c.age, "AGE", SortByAge},
-		{c.pods, "PODS", SortByPods}, {resource(c.cpu, c.cpuAmount), "CPU", SortByCPU}, {resource(c.memory, c.memoryAmount), "MEM", SortByMemory},
+		{c.price, "PRICE", SortByPrice}, {c.pods, "PODS", SortByPods}, {resource(c.cpu, c.cpuAmount), "CPU", SortByCPU}, {resource(c.memory, c.memoryAmount), "MEM", SortByMemory},
 		{c.doing, "DOING", SortByActivity},
 	}
 	for i := range cells {
@@ -158,7 +160,7 @@ func (on Screen) renderCells(n Node, c columns) string {
 	}
 	return joinCells([]cell{
 		{width: c.name, text: screen.ShortenName(n.Name, c.name)}, {width: c.instanceType, text: orDash(n.InstanceType)}, {width: c.zone, text: orDash(n.Zone)},
-		{width: c.age, text: orDash(n.formatAge(on.Now))}, {width: c.pods, text: pods},
+		{width: c.age, text: orDash(n.formatAge(on.Now))}, {width: c.price, text: orDash(formatPrice(n.Price))}, {width: c.pods, text: pods},
 		{width: c.bar, text: on.renderLoadBar(n.Load, c.bar, planner.Utilization.CPUPercent)}, {width: c.cpu, text: formatPercent(n.Load, planner.Utilization.CPUPercent)},
 		{width: c.cpuAmount, text: formatCPU(n.Load)},
 		{width: c.bar, text: on.renderLoadBar(n.Load, c.bar, planner.Utilization.MemoryPercent)}, {width: c.memory, text: formatPercent(n.Load, planner.Utilization.MemoryPercent)},
@@ -186,6 +188,17 @@ func formatPercent(l *planner.Utilization, percent func(planner.Utilization) flo
 		return "   -"
 	}
 	return fmt.Sprintf("%3.0f%%", min(percent(*l), 999))
+}
+
+// formatPrice returns a price with at most four significant digits, or as a whole number. It returns "" if it is unknown.
+func formatPrice(price float64) string {
+	switch {
+	case price == 0:
+		return ""
+	case price >= 1000:
+		return strconv.FormatFloat(price, 'f', 0, 64)
+	}
+	return strconv.FormatFloat(price, 'g', 4, 64)
 }
 
 func formatCPU(l *planner.Utilization) string {

@@ -6,9 +6,11 @@ import (
 	"testing"
 	"time"
 
+	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
 	"pgregory.net/rapid"
 
+	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/testing/check"
 )
 
@@ -105,6 +107,32 @@ func TestSortOrdersNodesInTheirGroups(t *testing.T) {
 		}
 	}
 	check.Equal(t, byName, listNames(s)) // the State itself is unchanged
+}
+
+func TestPriceHasAColumnOnlyIfKnown(t *testing.T) {
+	f := newSceneFacts()
+	wide := newScreen(200, 40)
+	if text := RenderState(BuildState(f), wide); strings.Contains(text, "PRICE") {
+		t.Errorf("no price is known:\n%s", ansi.Strip(text))
+	}
+	f.Nodes[3].Labels[priceLabel] = "1234.5"
+	f.Groups[1].Status.Provisioning.Learned = []v1alpha1.LearnedTemplate{{Name: "standard_d16s_V5", Cost: "0.76800001"}}
+	term := newTerminal(t, BuildState(f))
+	term.press("R")
+	for _, tt := range []struct {
+		width int
+		shown bool
+	}{{80, false}, {200, true}} {
+		term.send(tea.WindowSizeMsg{Width: tt.width, Height: 40})
+		text := ansi.Strip(term.ui.RenderScreen())
+		if got := strings.Contains(text, "PRICE↓"); got != tt.shown {
+			t.Errorf("%d cells: the column is shown: %t, want %t:\n%s", tt.width, got, tt.shown, text)
+		}
+	}
+	term.checkScreen("60m 0.768 12", "10h 1234 0") // age, price, pods
+	if first := listNames(term.ui.state)[0]; first != pool+"3" {
+		t.Errorf("the first node is %s, want the one with the highest price", first)
+	}
 }
 
 func TestFilterHidesNodesAndKeepsCounts(t *testing.T) {

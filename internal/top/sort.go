@@ -18,6 +18,7 @@ const (
 	SortByType
 	SortByZone
 	SortByAge
+	SortByPrice
 	SortByPods
 	SortByCPU
 	SortByMemory
@@ -32,7 +33,7 @@ type Sort struct {
 
 // sortKeys maps keys to what they sort by, and to the first direction. Capital letters select a column, as in k9s.
 var sortKeys = map[string]Sort{
-	"N": {SortByName, false}, "T": {SortByType, false}, "Z": {SortByZone, false}, "A": {SortByAge, false},
+	"N": {SortByName, false}, "T": {SortByType, false}, "Z": {SortByZone, false}, "A": {SortByAge, false}, "R": {SortByPrice, true},
 	"P": {SortByPods, true}, "C": {SortByCPU, true}, "M": {SortByMemory, true}, "D": {SortByActivity, true},
 }
 
@@ -76,6 +77,8 @@ func (s Sort) isUnknown(n *Node) bool {
 		return n.Zone == ""
 	case SortByAge:
 		return n.CreatedAt.IsZero()
+	case SortByPrice:
+		return n.Price == 0
 	case SortByPods, SortByCPU, SortByMemory:
 		return n.Load == nil
 	}
@@ -93,6 +96,8 @@ func (s Sort) compare(a, b *Node) int {
 		return strings.Compare(a.Zone, b.Zone)
 	case s.Key == SortByAge:
 		return b.CreatedAt.Compare(a.CreatedAt) // the youngest is the smallest
+	case s.Key == SortByPrice:
+		return cmp.Compare(a.Price, b.Price)
 	case s.Key == SortByPods && known:
 		return cmp.Compare(a.Load.Pods, b.Load.Pods)
 	case s.Key == SortByCPU && known:

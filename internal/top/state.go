@@ -73,6 +73,8 @@ type Node struct {
 	HasNode bool
 	// InstanceType and Zone are from the labels of the Node. They are empty if unknown.
 	InstanceType, Zone string
+	// Price is the price of the instance for one hour. It is 0 if unknown.
+	Price float64
 	// CreatedAt is when the Node was created. It is zero without a Node.
 	CreatedAt time.Time
 	// Load is the requests of its pods. It is nil if unknown.

@@ -470,10 +470,11 @@ p                       plan: which nodes can be removed together? Reads the clu
 c                       cancel the retirement of the selected node, after a question
 /                       filter by name, type, zone, group or state; /!text hides what matches
                         Enter keeps the filter, Esc removes it
-N T Z A P C M D         sort by name, type, zone, age, pods, cpu, memory, state; again: reverse
+N T Z A R P C M D       sort by name, type, zone, age, price, pods, cpu, memory, state; again: reverse
 ?                       this page
 q, Ctrl-C               quit; on a page, q and Esc go back
 
+PRICE                   price of the instance for one hour, if known
 CPU, MEM                share of the allocatable resources that pods request
 red                     blocked or broken
 yellow                  being added or removed
