@@ -43,9 +43,9 @@ func newTopCommand() *cobra.Command {
 		Long: `Top shows the nodes of each NodeGroup: the requests of their pods, their state, and cloud notices with the time left. It
 is updated by watches.
 
-Keys: up and down (or k and j) select a node; enter shows its pods and why each stays; e shows Events; / filters; capital
-letters sort; w shows why the node can or cannot be removed; p shows which nodes could be removed together; c cancels the
-retirement of the selected node after confirmation; ? shows all keys; q quits.
+Keys: up and down (or k and j) select a node; enter shows its pods and why each stays; e shows Events; tab lets up and down
+scroll these; / filters; capital letters sort; w shows why the node can or cannot be removed; p shows which nodes could be
+removed together; c cancels the retirement of the selected node after confirmation; ? shows all keys; q quits.
 
 If the output is not a terminal, TERM is dumb, or --plain is set, each change is printed as a line. NO_COLOR removes
 colours.`,

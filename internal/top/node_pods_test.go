@@ -10,6 +10,7 @@ import (
 	"time"
 
 	tea "charm.land/bubbletea/v2"
+	"github.com/charmbracelet/x/ansi"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -157,6 +158,99 @@ func TestPaneFollowsCursorWithoutRequests(t *testing.T) {
 	term.checkScreen("slipway top: keys", "this page")
 	term.press("esc", "N", "T", "Z", "A", "P", "C", "M", "D", "/", "x", "esc", "pgdown", "home")
 	term.checkCalls() // no key has sent a request
+}
+
+// visiblePaneLines returns the numbers of the first and the last visible line of the open pane.
+func (term *terminal) visiblePaneLines() (first, last int) {
+	term.t.Helper()
+	text := ansi.Strip(term.ui.RenderScreen())
+	_, position, found := strings.Cut(text, "─ lines ")
+	if n, err := fmt.Sscanf(position, "%d to %d of", &first, &last); !found || n != 2 {
+		term.t.Fatalf("the pane says not which lines are visible: %v:\n%s", err, text)
+	}
+	return first, last
+}
+
+func newStateWithEvents(n int) State {
+	s := BuildState(newSceneFacts())
+	for i := range n {
+		s.Events = append(s.Events, Event{At: noon, Object: fmt.Sprintf("Node/n%d", i+1), Reason: "R", Message: "event", Count: 1})
+	}
+	return s
+}
+
+func TestLongPaneScrolls(t *testing.T) {
+	term := newTerminal(t, newStateWithEvents(50))
+	term.send(tall)
+	term.press("e", "tab")
+	_, visible := term.visiblePaneLines()
+	for _, step := range []struct {
+		key   string
+		first int
+	}{
+		{"down", 2}, {"j", 3}, {"k", 2}, {"up", 1}, {"up", 1}, {"pgdown", 1 + visible}, {"b", 1}, {" ", 1 + visible},
+		{"end", 51 - visible}, {"down", 51 - visible}, {"k", 50 - visible}, {"home", 1}, {"G", 51 - visible},
+	} {
+		term.press(step.key)
+		first, last := term.visiblePaneLines()
+		if first != step.first || last != first+visible-1 {
+			t.Errorf("after %s lines %d to %d are visible, want %d lines from %d on", step.key, first, last, visible, step.first)
+		}
+		term.checkScreen(fmt.Sprintf("R Node/n%d event", first), fmt.Sprintf("R Node/n%d event", last))
+	}
+	if node := term.ui.listNodeNames()[0]; term.ui.selected != node {
+		t.Errorf("the cursor is on %s, want it still on %s", term.ui.selected, node)
+	}
+	term.send(newStateWithEvents(30)) // fewer
+	term.press("up")
+	if _, last := term.visiblePaneLines(); last != 29 {
+		t.Errorf("one line above the end of 30 lines, line %d is the last", last)
+	}
+}
+
+func TestTabSwitchesBetweenPaneAndNodes(t *testing.T) {
+	term := newTerminal(t, newStateWithEvents(50))
+	nodes := term.ui.listNodeNames()
+	checkSelected := func(want string) {
+		t.Helper()
+		if term.ui.selected != want {
+			t.Errorf("the cursor is on %s, want %s", term.ui.selected, want)
+		}
+	}
+	term.press("tab")
+	term.checkScreen("no pane is open")
+	term.press("down")
+	checkSelected(nodes[1])
+	term.send(tall)
+	term.checkScreen("<tab> scroll")
+	term.press("tab", "down")
+	checkSelected(nodes[1])
+	term.send(tea.WindowSizeMsg{Width: 120, Height: 24})
+	term.checkScreen("Pods of "+nodes[1], "<tab> nodes") // the pane that is scrolled stays
+	term.press("/", "s", "enter", "esc")
+	term.checkScreen("filter s")
+	term.press("esc", "down")
+	checkSelected(nodes[2])
+	term.press("tab", "enter", "down") // the pane is closed
+	checkSelected(nodes[3])
+}
+
+func TestPodsOfAnotherNodeBeginAtTheFirstLine(t *testing.T) {
+	term := newTerminal(t, BuildState(newSceneFacts()))
+	term.asks.pods = make([]PaneLine, 40)
+	term.send(tall)
+	term.press("tab", "end")
+	if _, last := term.visiblePaneLines(); last != 41 {
+		t.Errorf("line %d is the last, want 41", last)
+	}
+	term.send(BuildState(newSceneFacts())) // describes the pods again
+	if _, last := term.visiblePaneLines(); last != 41 {
+		t.Errorf("after an update line %d is the last, want 41", last)
+	}
+	term.press("tab", "down")
+	if first, _ := term.visiblePaneLines(); first != 1 {
+		t.Errorf("line %d of the next node's pods is the first", first)
+	}
 }
 
 func TestRecentEventsAreBoundedAndNewestFirst(t *testing.T) {

@@ -38,6 +38,8 @@ type Screen struct {
 type Pane struct {
 	Title string
 	Lines []PaneLine
+	// FirstLine is the index of the first visible line. If too few lines follow, earlier ones are shown too.
+	FirstLine int
 }
 
 // PaneLine is one line of a Pane.
@@ -52,6 +54,12 @@ const maxNotices = 6
 // RenderState returns a State as text. The text has as many lines as the screen, and no line is longer than the
 // screen's width. Colors only repeat what the text says.
 func RenderState(s State, on Screen) string {
+	lines, _ := on.renderLines(s)
+	return strings.Join(lines, "\n")
+}
+
+// renderLines returns the lines of RenderState, and how many lines of the pane are visible.
+func (on Screen) renderLines(s State) (lines []string, paneHeight int) {
 	columns := on.layOutColumns(s)
 	head := on.renderHead(s, columns)
 	foot := on.fitLines(on.Footer)
@@ -59,12 +67,12 @@ func RenderState(s State, on Screen) string {
 	body, at := on.renderBody(s, columns)
 	pane := on.renderPane(max(room/2, room-len(body)))
 	body = linesAround(body, at, room-len(pane))
-	lines := slices.Concat(head, body)
+	lines = slices.Concat(head, body)
 	for len(lines)+len(pane)+len(foot) < on.Height {
 		lines = append(lines, "")
 	}
 	lines = slices.Concat(lines, pane, foot)
-	return strings.Join(lines[:min(len(lines), max(on.Height, 1))], "\n")
+	return lines[:min(len(lines), max(on.Height, 1))], max(len(pane)-1, 0)
 }
 
 // minPaneHeight is the height below which a pane is not shown.
@@ -79,18 +87,17 @@ func (on Screen) renderPane(room int) []string {
 	if on.ASCII {
 		rule = "-"
 	}
+	all := on.Pane.Lines
+	shown := min(room-1, len(all))
+	from := min(max(on.Pane.FirstLine, 0), len(all)-shown)
 	title := rule + rule + " " + screen.ToOneLine(on.Pane.Title) + " "
+	if shown < len(all) {
+		title += fmt.Sprintf("%s lines %d to %d of %d ", rule+rule, from+1, from+shown, len(all))
+	}
 	title += strings.Repeat(rule, max(on.Width-ansi.StringWidth(title), 0))
 	lines := []string{accent.Render(on.fitLine(title))}
-	shown := on.Pane.Lines
-	if len(shown) > room-1 {
-		shown = shown[:room-2]
-	}
-	for _, line := range shown {
+	for _, line := range all[from : from+shown] {
 		lines = append(lines, on.renderWithSeverity(line.Severity, "  "+line.Text))
-	}
-	if more := len(on.Pane.Lines) - len(shown); more > 0 {
-		lines = append(lines, on.fitLine(fmt.Sprintf("  and %d more", more)))
 	}
 	return lines
 }

@@ -3,6 +3,7 @@ package top
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,7 +25,7 @@ func trimTrailingSpace(s string) string {
 }
 
 func newScreen(width, height int) Screen {
-	return Screen{Width: width, Height: height, Now: noon, Title: "https://aks.example.com", Selected: pool + "2", Footer: []string{formatKeyHints(width)}}
+	return Screen{Width: width, Height: height, Now: noon, Title: "https://aks.example.com", Selected: pool + "2", Footer: []string{formatKeyHints(keyHints, width)}}
 }
 
 func TestScreensMatchGoldenFiles(t *testing.T) {
@@ -84,6 +85,10 @@ func TestAnyStateFitsAnyScreen(t *testing.T) {
 		on := Screen{
 			Width: rapid.IntRange(1, 220).Draw(t, "width"), Height: rapid.IntRange(1, 60).Draw(t, "height"),
 			Now: noon, Title: text.Draw(t, "title"), ASCII: rapid.Bool().Draw(t, "ascii"), Footer: []string{text.Draw(t, "footer")},
+		}
+		on.Pane = Pane{
+			Title: text.Draw(t, "pane"), FirstLine: rapid.IntRange(-1, 80).Draw(t, "first line of the pane"),
+			Lines: slices.Repeat([]PaneLine{{Normal, text.Draw(t, "line of the pane")}}, rapid.IntRange(0, 60).Draw(t, "lines of the pane")),
 		}
 		s := BuildState(newSceneFacts())
 		s.Problems = rapid.SliceOfN(text, 0, 30).Draw(t, "problems")

@@ -56,10 +56,12 @@ type UI struct {
 	filter  string
 	editing bool // keys change the filter
 
-	pane       paneKind
-	paneChosen bool // the user has opened or closed a pane
-	pods       NodePods
-	podsBusy   bool // DescribeNodePods runs
+	pane        paneKind
+	paneChosen  bool // the user has opened or closed a pane
+	scrollsPane bool // keys that move the cursor scroll the open pane instead
+	paneScroll  paneScroll
+	pods        NodePods
+	podsBusy    bool // DescribeNodePods runs
 
 	page            *page
 	cancelCandidate *Retirement // the retirement that the confirmation asks about
@@ -73,6 +75,12 @@ const (
 	podsPane
 	eventsPane
 )
+
+// paneScroll is how far a pane is scrolled. Another pane begins at its first line.
+type paneScroll struct {
+	title     string
+	firstLine int
+}
 
 // tallScreenHeight is the least height that opens the pane with pods at the start.
 const tallScreenHeight = 30
@@ -167,7 +175,27 @@ func (u *UI) togglePane(pane paneKind) {
 	if u.shownPane() == pane {
 		pane = noPane
 	}
-	u.pane, u.paneChosen = pane, true
+	u.pane, u.paneChosen, u.scrollsPane = pane, true, false
+}
+
+// toggleScrolling lets the keys that move the cursor scroll the open pane, or move the cursor again. From then on the pane
+// stays open on a screen of any height.
+func (u *UI) toggleScrolling() {
+	shown := u.shownPane()
+	if shown == noPane {
+		u.message = "no pane is open: <enter> pods, <e> events"
+		return
+	}
+	u.pane, u.paneChosen, u.scrollsPane = shown, true, !u.scrollsPane
+}
+
+// scrollPane scrolls the open pane, as the key says.
+func (u *UI) scrollPane(key string) {
+	on := u.newScreen()
+	_, height := on.renderLines(u.state)
+	by := parseCursorStep(key, max(height, 1))
+	last := max(len(on.Pane.Lines)-height, 0)
+	u.paneScroll = paneScroll{on.Pane.Title, min(max(min(on.Pane.FirstLine, last)+by, 0), last)}
 }
 
 // refreshPods describes the pods of the selected node again if their pane is open. It does nothing while it is still busy.
@@ -190,18 +218,23 @@ func (u *UI) refreshPods() tea.Cmd {
 
 // buildPane returns the open pane, or a Pane without a title.
 func (u *UI) buildPane() Pane {
+	var p Pane
 	switch n := u.selectedNode(); {
 	case u.shownPane() == eventsPane:
-		return Pane{"Events", describeEvents(u.whole, u.now)}
+		p = Pane{Title: "Events", Lines: describeEvents(u.whole, u.now)}
 	case u.shownPane() == noPane || n == nil:
 		return Pane{}
 	case !n.HasNode:
-		return Pane{"Pods of " + n.Name, []PaneLine{{Normal, "it has no Node"}}}
+		p = Pane{Title: "Pods of " + n.Name, Lines: []PaneLine{{Normal, "it has no Node"}}}
 	case u.pods.Node != n.Name:
-		return Pane{"Pods of " + n.Name, nil}
+		p = Pane{Title: "Pods of " + n.Name}
 	default:
-		return Pane{"Pods of " + n.Name, u.pods.Lines}
+		p = Pane{Title: "Pods of " + n.Name, Lines: u.pods.Lines}
 	}
+	if u.paneScroll.title == p.Title {
+		p.FirstLine = u.paneScroll.firstLine
+	}
+	return p
 }
 
 // listNodeNames returns the names of all nodes in the order of display.
@@ -254,8 +287,14 @@ func (u *UI) handleKey(msg tea.KeyPressMsg) tea.Cmd {
 	case "/":
 		u.editing = true
 	case "esc":
+		if u.scrollsPane {
+			u.scrollsPane = false
+			break
+		}
 		u.filter = ""
 		u.applyFilterAndSort()
+	case "tab":
+		u.toggleScrolling()
 	case "enter":
 		u.togglePane(podsPane)
 	case "e":
@@ -267,6 +306,10 @@ func (u *UI) handleKey(msg tea.KeyPressMsg) tea.Cmd {
 	case "c":
 		u.askToCancelRetirement()
 	default:
+		if u.scrollsPane {
+			u.scrollPane(key)
+			break
+		}
 		u.moveCursor(key)
 	}
 	return nil
@@ -432,10 +475,7 @@ func (u *UI) View() tea.View {
 
 // RenderScreen returns the current screen as text.
 func (u *UI) RenderScreen() string {
-	on := Screen{
-		Width: u.width, Height: u.height, ASCII: u.options.ASCII, Now: u.now, Title: u.options.Title, Selected: u.selected, Footer: u.buildFooter(),
-		Sort: u.sort, Filter: u.filter, Pane: u.buildPane(),
-	}
+	on := u.newScreen()
 	switch {
 	case u.page != nil:
 		return u.renderPage(on)
@@ -445,13 +485,31 @@ func (u *UI) RenderScreen() string {
 	return RenderState(u.state, on)
 }
 
+func (u *UI) newScreen() Screen {
+	return Screen{
+		Width: u.width, Height: u.height, ASCII: u.options.ASCII, Now: u.now, Title: u.options.Title, Selected: u.selected, Footer: u.buildFooter(),
+		Sort: u.sort, Filter: u.filter, Pane: u.buildPane(),
+	}
+}
+
 // keyHints are the keys that the last line names, the most important ones first.
 var keyHints = []string{"<?> help", "<q> quit", "<enter> pods", "<e> events", "</> filter", "<w> why", "<p> plan", "<c> cancel", "<C> sort by cpu"}
 
+// listKeyHints returns the hints for the current meaning of the keys.
+func (u *UI) listKeyHints() []string {
+	switch {
+	case u.scrollsPane:
+		return slices.Concat(keyHints[:2], []string{"<up> <down> scroll", "<tab> nodes"}, keyHints[2:])
+	case u.shownPane() != noPane:
+		return slices.Concat(keyHints[:2], []string{"<tab> scroll"}, keyHints[2:])
+	}
+	return keyHints
+}
+
 // formatKeyHints returns as many key hints as fit in a width.
-func formatKeyHints(width int) string {
-	line := keyHints[0]
-	for _, hint := range keyHints[1:] {
+func formatKeyHints(hints []string, width int) string {
+	line := hints[0]
+	for _, hint := range hints[1:] {
 		if len(line)+2+len(hint) > width {
 			break
 		}
@@ -465,6 +523,7 @@ const helpText = `up, k / down, j         select a node
 PgUp, PgDn, Home, End   move faster
 enter                   the pods of the selected node, and why each stays
 e                       Events about nodes, NodeGroups and NodeRetirements
+tab                     let the keys above scroll the open pane; tab or Esc: select a node again
 w                       why: can the node be removed? Reads the cluster once, like slipway why
 p                       plan: which nodes can be removed together? Reads the cluster once, like slipway plan
 c                       cancel the retirement of the selected node, after a question
@@ -489,9 +548,9 @@ func (u *UI) buildFooter() []string {
 	case u.editing:
 		return []string{"/" + u.filter + "_   <enter> keep  <esc> remove"}
 	case u.message != "":
-		return append(u.wrapText(u.message), formatKeyHints(u.width))
+		return append(u.wrapText(u.message), formatKeyHints(u.listKeyHints(), u.width))
 	}
-	return []string{formatKeyHints(u.width)}
+	return []string{formatKeyHints(u.listKeyHints(), u.width)}
 }
 
 func (u *UI) buildConfirmation() []string {

@@ -20,6 +20,7 @@ import (
 type recordedActions struct {
 	log       []string // of calls that send requests
 	described []string
+	pods      []PaneLine // further lines of each node
 	text      string
 	err       error
 }
@@ -31,7 +32,7 @@ func (a *recordedActions) ExplainNode(ctx context.Context, node string) (string,
 
 func (a *recordedActions) DescribeNodePods(_ context.Context, node string) (NodePods, error) {
 	a.described = append(a.described, node)
-	return NodePods{Node: node, Lines: []PaneLine{{Trouble, "a pod of " + node}}}, a.err
+	return NodePods{Node: node, Lines: append([]PaneLine{{Trouble, "a pod of " + node}}, a.pods...)}, a.err
 }
 
 func (a *recordedActions) ExplainPlan(ctx context.Context) (string, error) {
@@ -86,7 +87,7 @@ func (term *terminal) run(cmd tea.Cmd) {
 	}
 }
 
-var special = map[string]rune{"backspace": tea.KeyBackspace, "up": tea.KeyUp, "down": tea.KeyDown, "esc": tea.KeyEscape, "enter": tea.KeyEnter, "end": tea.KeyEnd, "home": tea.KeyHome, "pgdown": tea.KeyPgDown}
+var special = map[string]rune{"backspace": tea.KeyBackspace, "up": tea.KeyUp, "down": tea.KeyDown, "esc": tea.KeyEscape, "enter": tea.KeyEnter, "end": tea.KeyEnd, "home": tea.KeyHome, "pgdown": tea.KeyPgDown, "tab": tea.KeyTab}
 
 func newKeyPress(key string) tea.KeyPressMsg {
 	if key == "ctrl+c" {

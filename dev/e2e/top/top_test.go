@@ -235,6 +235,8 @@ func TestTopShowsDrainAndNoticeAndCancels(t *testing.T) {
 	term.awaitText("waits for PDB top/web, which allows no eviction now")
 	term.press("e")
 	term.awaitText("NoticeReceived")
+	term.press("Tab")
+	term.awaitText("<tab> nodes")
 	term.press("e", "w")
 	term.awaitText("PodBlocked pod top/web-")
 	term.awaitText("disruption-budget")
