@@ -62,8 +62,12 @@ export function stageContent(root, to) {
   return pages
 }
 
+// VitePress takes links to files with other extensions for links to pages.
+process.env.VITE_EXTRA_EXTENSIONS = 'cast'
+
+// isImage reports whether a file is an image or the recording of a terminal.
 function isImage(name) {
-  return ['.gif', '.png', '.svg', '.webp'].includes(extname(name))
+  return ['.cast', '.gif', '.png', '.svg', '.webp'].includes(extname(name))
 }
 
 // findLinks returns the targets of the Markdown links and link definitions in a text, without those in code.
