@@ -126,6 +126,7 @@ func ListRules() []Rule {
 		{Name: "metadata-endpoint", requires: []Reading{nodesReading, podsReading, daemonSetsReading}, check: checkMetadataEndpoint},
 		{Name: "group-not-accepted", requires: []Reading{nodeGroupsReading}, check: checkGroupAccepted},
 		{Name: "node-without-group", requires: []Reading{nodesReading, nodeGroupsReading, deploymentsReading}, check: checkNodeHasGroup},
+		{Name: "manager-placement", requires: []Reading{nodesReading, podsReading, nodeGroupsReading, deploymentsReading}, check: checkManagerPlacement},
 		{Name: "pdb-never-allows", requires: []Reading{pdbsReading, podsReading}, check: checkPDBNeverAllows},
 		{Name: "pdb-blocks-now", requires: []Reading{pdbsReading}, check: checkPDBBlocksNow},
 		{Name: "pdb-overlap", requires: []Reading{pdbsReading, podsReading}, check: checkPDBOverlap},

@@ -3,6 +3,8 @@ package doctor
 import (
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/slipway-dev/slipway/internal/nodegroup/acceptance"
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
@@ -45,7 +47,7 @@ func checkNodeHasGroup(f *Facts) []Finding {
 	}
 	var found []Finding
 	for _, n := range f.Nodes {
-		if isControlPlane(n) || isVirtualNode(n) || f.isSelectedByNodeGroup(n.Labels) {
+		if isControlPlane(n) || isVirtualNode(n) || f.findNodeGroup(n.Labels) != "" {
 			continue
 		}
 		found = append(found, Finding{
@@ -57,11 +59,37 @@ func checkNodeHasGroup(f *Facts) []Finding {
 	return found
 }
 
-func (f *Facts) isSelectedByNodeGroup(labels map[string]string) bool {
+// findNodeGroup returns the name of a NodeGroup that selects a node with these labels, or "".
+func (f *Facts) findNodeGroup(labels map[string]string) string {
 	for i := range f.NodeGroups {
 		if retirement.SelectsNode(&f.NodeGroups[i], labels) {
-			return true
+			return f.NodeGroups[i].Name
 		}
 	}
-	return false
+	return ""
+}
+
+// checkManagerPlacement finds pods of managers on nodes of NodeGroups. The manager retires such a node like any other,
+// because it does not know its own node. It never retires nodes of the control plane.
+func checkManagerPlacement(f *Facts) []Finding {
+	managers := f.partsOfKind(Manager)
+	nodes := map[string]*corev1.Node{}
+	for _, n := range f.Nodes {
+		nodes[n.Name] = n
+	}
+	var found []Finding
+	for _, p := range f.Pods {
+		n := nodes[p.Spec.NodeName]
+		if n == nil || isControlPlane(n) || isFinished(p) || !slices.ContainsFunc(managers, func(m Part) bool { return m.Object == workloadOfPod(p) }) {
+			continue
+		}
+		if group := f.findNodeGroup(n.Labels); group != "" {
+			found = append(found, Finding{
+				Severity: Warning, Object: Object{"Pod", p.Namespace, p.Name},
+				Message: "it runs on a node of the NodeGroup " + group + ": when the manager retires this node, it evicts itself, and retirements pause",
+				Remedy:  "keep the manager off the nodes of NodeGroups: placement.managedNodes of the chart, or a node affinity (docs/install.md)",
+			})
+		}
+	}
+	return found
 }

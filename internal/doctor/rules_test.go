@@ -119,6 +119,18 @@ func newInstallationLackingRights(env map[string]string, command []string, but .
 	})
 }
 
+// newInstallationWithManagerPod returns an installation with a NodeGroup of all Linux nodes. A pod of the manager is on
+// one of its nodes.
+func newInstallationWithManagerPod(with func(*Facts)) *Facts {
+	return changeFacts(newInstallation(), func(f *Facts) {
+		f.NodeGroups = []v1alpha1.NodeGroup{newGroup("g", map[string]string{"kubernetes.io/os": "linux"}, metav1.ConditionTrue, "")}
+		p := newReplica("slipway-manager-1", "slipway-manager")
+		p.Namespace, p.Spec.NodeName = "slipway", f.Nodes[0].Name
+		f.Pods = append(f.Pods, p)
+		with(f)
+	})
+}
+
 // ruleCase is one case of a rule, with the wanted findings: severity, object and start of the message.
 type ruleCase struct {
 	facts *Facts
@@ -399,6 +411,27 @@ func newRuleCases() map[string]map[string]ruleCase {
 			"it is not observed yet": {
 				changeFacts(newEmptyCluster(), func(f *Facts) { f.NodeGroups = []v1alpha1.NodeGroup{newGroup("g", linux, "", "")} }),
 				[]string{"warning NodeGroup g: no manager has observed it yet"},
+			},
+		},
+		"manager-placement": {
+			"on a node of a NodeGroup": {
+				newInstallationWithManagerPod(func(*Facts) {}),
+				[]string{"warning Pod slipway/slipway-manager-1: it runs on a node of the NodeGroup g: "},
+			},
+			"on another node": {
+				newInstallationWithManagerPod(func(f *Facts) { f.Nodes[0].Labels = nil }), nil,
+			},
+			"on a node of the control plane": {
+				newInstallationWithManagerPod(func(f *Facts) { f.Nodes[0].Labels["node-role.kubernetes.io/control-plane"] = "" }), nil,
+			},
+			"finished": {
+				newInstallationWithManagerPod(func(f *Facts) { f.Pods[1].Status.Phase = corev1.PodFailed }), nil,
+			},
+			"not on a node yet": {
+				newInstallationWithManagerPod(func(f *Facts) { f.Pods[1].Spec.NodeName = "" }), nil,
+			},
+			"of another Deployment": {
+				newInstallationWithManagerPod(func(f *Facts) { f.Pods[1].OwnerReferences[0].Name = "web-5d5" }), nil,
 			},
 		},
 		"node-without-group": {
