@@ -221,12 +221,13 @@ func checkInstallation(f *Facts) []Finding {
 	case len(f.FindParts()) == 0:
 		return []Finding{{
 			Severity: Note, Message: "no part of Slipway was found; the other findings show what an installation would meet",
-			Remedy: "kubectl apply -k deploy/agent, and deploy/manager for autoscaling and retirements",
+			Remedy: "install the agents with Helm, or with a kustomization that names your images (docs/install.md); " +
+				"add the manager for autoscaling and retirements",
 		}}
 	case agents == 0 && managers > 0:
 		return []Finding{{
 			Severity: Warning, Message: "there is a manager and no agent: nothing on the nodes reads the notices of the cloud",
-			Remedy: "install the agent too: kubectl apply -k deploy/agent",
+			Remedy: "install the agents too: with agent.enabled of the chart, or with deploy/agent in your kustomization (docs/install.md)",
 		}}
 	case agents > 0 && len(listAgentAccounts(f)) > 1:
 		return []Finding{{
