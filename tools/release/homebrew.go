@@ -45,7 +45,7 @@ func (r *release) writeFormula(context.Context, []executable) error {
 	slices.SortFunc(platforms, func(a, b platform) int { return strings.Compare(b.OS+b.Arch, a.OS+a.Arch) })
 	var b bytes.Buffer
 	err := template.Must(template.New(formulaFile).Parse(formulaText)).Execute(&b, map[string]any{
-		"Homepage": homepage, "Version": strings.TrimPrefix(r.source.Version, "v"), "Platforms": platforms,
+		"Homepage": r.repositoryURL(), "Version": strings.TrimPrefix(r.source.Version, "v"), "Platforms": platforms,
 	})
 	if err != nil {
 		return err

@@ -108,9 +108,9 @@ func (r *release) imageLabels(command string) map[string]string {
 	return map[string]string{
 		prefix + "title":         command,
 		prefix + "description":   description,
-		prefix + "url":           homepage,
-		prefix + "source":        homepage,
-		prefix + "documentation": homepage + "/tree/main/docs",
+		prefix + "url":           r.repositoryURL(),
+		prefix + "source":        r.repositoryURL(),
+		prefix + "documentation": r.repositoryURL() + "/tree/main/docs",
 		prefix + "vendor":        "Slipway",
 		prefix + "licenses":      "Apache-2.0",
 		prefix + "version":       r.source.Version,
@@ -147,7 +147,7 @@ func (r *release) newImage(b executable, osVersion string, layers []v1.Layer) (v
 	}
 	for _, layer := range layers {
 		image, err = mutate.Append(image, mutate.Addendum{Layer: layer, History: v1.History{
-			Created: v1.Time{Time: r.source.Time}, CreatedBy: homepage + "/tree/main/tools/release",
+			Created: v1.Time{Time: r.source.Time}, CreatedBy: r.repositoryURL() + "/tree/main/tools/release",
 		}})
 		if err != nil {
 			return nil, err

@@ -62,7 +62,7 @@ func (r *release) writeKrew(context.Context, []executable) error {
 		Metadata:   krewMetadata{Name: cliCommand},
 		Spec: krewSpec{
 			Version:          r.source.Version,
-			Homepage:         homepage,
+			Homepage:         r.repositoryURL(),
 			ShortDescription: "Take nodes out of service without dropping work",
 			Description: "Drains and retires nodes, predicts a drain, explains why a node stays, and shows what Slipway's\n" +
 				"agents and manager are doing. Draining needs no installation in the cluster.\n",

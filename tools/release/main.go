@@ -7,7 +7,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -58,8 +57,8 @@ func runRelease(ctx context.Context, args []string) error {
 		"the chart's value image.registry")
 	flags.StringVar(&r.download, "download-url", "", "base URL of the published files, such as "+
 		"https://github.com/acme/slipway/releases/download; version and file name are appended. Empty leaves out krew and Homebrew")
-	flags.StringVar(&r.sourceURL, "source-url", "", "URL of the source repository in the provenance, such as "+
-		"https://github.com/acme/slipway; empty means "+homepage)
+	flags.StringVar(&r.sourceURL, "source-url", "", "URL of the source repository in all files of the release, such as "+
+		"https://github.com/acme/slipway; empty means "+projectURL)
 	flags.BoolVar(&r.allowModified, "allow-modified", false, "allow a work tree that differs from its commit, for experiments")
 	flags.BoolVar(&audit, "audit-licences", false, "only list the licences of the linked modules, and fail on a forbidden one")
 	flags.IntVar(&r.jobs, "p", 0, "number of parallel compilations; 0 means one per core")
@@ -90,7 +89,7 @@ func runRelease(ctx context.Context, args []string) error {
 	if r.download = strings.TrimSuffix(r.download, "/"); r.download != "" && !plainURL.MatchString(r.download) {
 		return fmt.Errorf("download-url %q: must be a URL such as https://github.com/acme/slipway/releases/download", r.download)
 	}
-	if r.sourceURL = cmp.Or(strings.TrimSuffix(r.sourceURL, "/"), homepage); !plainURL.MatchString(r.sourceURL) {
+	if r.sourceURL = strings.TrimSuffix(r.sourceURL, "/"); r.sourceURL != "" && !plainURL.MatchString(r.sourceURL) {
 		return fmt.Errorf("source-url %q: must be a URL such as https://github.com/acme/slipway", r.sourceURL)
 	}
 	return r.makeRelease(ctx)
@@ -107,7 +106,7 @@ type release struct {
 	out           string
 	registry      string // such as ghcr.io/acme/slipway, or empty
 	download      string // base URL of the published files, or empty
-	sourceURL     string // URL of the source repository
+	sourceURL     string // URL of the source repository, or empty
 	allowModified bool
 	jobs          int
 	log           *slog.Logger
@@ -153,13 +152,26 @@ func (r *release) makeRelease(ctx context.Context) error {
 	if err := r.checkSourceUnchanged(ctx); err != nil {
 		return err
 	}
-	if r.registry == "" {
-		r.log.Warn("the chart needs image.registry, and there are no install manifests: make the release with REGISTRY=ghcr.io/acme/slipway")
-	}
-	if r.download == "" {
-		r.log.Warn("there are no files for krew and Homebrew: make the release with DOWNLOAD_URL=https://github.com/acme/slipway/releases/download")
+	for _, missing := range r.listMissing() {
+		r.log.Warn(missing)
 	}
 	return nil
+}
+
+// listMissing says what the release lacks without a registry, a download URL or a source URL.
+func (r *release) listMissing() []string {
+	var missing []string
+	if r.registry == "" {
+		missing = append(missing, "the chart needs image.registry, and there are no install manifests: make the release with REGISTRY=ghcr.io/acme/slipway")
+	}
+	if r.download == "" {
+		missing = append(missing, "there are no files for krew and Homebrew: make the release with DOWNLOAD_URL=https://github.com/acme/slipway/releases/download")
+	}
+	if r.sourceURL == "" {
+		missing = append(missing, "charts, images and provenance name the repository "+projectURL+", and the README files of the charts have no links: "+
+			"make the release with SOURCE_URL=https://github.com/acme/slipway")
+	}
+	return missing
 }
 
 // checkSourceUnchanged returns an error if the work tree has changed since the release was started.

@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	// buildType is the documentation of the parameters.
-	buildType = homepage + "/blob/main/docs/release.md#provenance"
-	// builder is the documentation of the builder: make release, on a machine that the release does not describe.
-	builder = homepage + "/blob/main/docs/release.md#builder"
+	// buildTypePage documents the parameters of the build, in the source repository.
+	buildTypePage = "/blob/main/docs/release.md#provenance"
+	// builderPage documents the builder: make release, on a machine that the release does not describe.
+	builderPage = "/blob/main/docs/release.md#builder"
 	// provenanceType is the predicate type of the statement.
 	provenanceType = "https://slsa.dev/provenance/v1"
 )
@@ -29,7 +29,7 @@ func provenanceFile(version string) string { return "slipway_" + version + ".pro
 // writeProvenance writes the provenance of the subjects as an in-toto statement in the format SLSA provenance v1
 // (https://slsa.dev/spec/v1.0/provenance). It contains no times, so that it is reproducible.
 func (r *release) writeProvenance(subjects []subject) error {
-	repository := "git+" + r.sourceURL + "@" + r.source.Commit
+	repository := "git+" + r.repositoryURL() + "@" + r.source.Commit
 	external, err := structpb.NewStruct(map[string]any{
 		"version": r.source.Version,
 		"source":  repository,
@@ -46,13 +46,13 @@ func (r *release) writeProvenance(subjects []subject) error {
 	}
 	predicate := &provenance.Provenance{
 		BuildDefinition: &provenance.BuildDefinition{
-			BuildType: buildType, ExternalParameters: external, InternalParameters: internal,
+			BuildType: r.repositoryURL() + buildTypePage, ExternalParameters: external, InternalParameters: internal,
 			ResolvedDependencies: []*intoto.ResourceDescriptor{{
 				Uri: repository, Digest: map[string]string{"gitCommit": r.source.Commit},
 			}},
 		},
 		RunDetails: &provenance.RunDetails{
-			Builder: &provenance.Builder{Id: builder, Version: map[string]string{"go": r.source.Toolchain}},
+			Builder: &provenance.Builder{Id: r.repositoryURL() + builderPage, Version: map[string]string{"go": r.source.Toolchain}},
 		},
 	}
 	if err := predicate.Validate(); err != nil {

@@ -251,6 +251,36 @@ func TestRelease(t *testing.T) {
 			t.Errorf("made from %q and %q, want %q", got, definition.ExternalParameters["source"], want)
 		}
 	})
+	t.Run("names only the repository of the source URL", func(t *testing.T) {
+		const source = "https://git.example.com/acme/slipway"
+		texts, err := filepath.Glob(filepath.Join(dist, imagesFolder, "*", "blobs", "sha256", "*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		named := map[string]bool{}
+		for name := range topFileDigests(t, dist) {
+			texts = append(texts, filepath.Join(dist, name))
+		}
+		for _, file := range texts { // in archives and layers, both are compressed
+			text := readTestFile(t, file)
+			if bytes.Contains(text, []byte(projectURL)) {
+				t.Errorf("%s has %s", file, projectURL)
+			}
+			named[filepath.Base(file)] = bytes.Contains(text, []byte(source))
+		}
+		index := strings.TrimPrefix(imageFromList(t, dist, cliCommand), "ghcr.io/acme/slipway/slipway:v0.1.0@sha256:")
+		for _, file := range []string{krewFile, formulaFile, provenanceFile("v0.1.0"), "slipway_v0.1.0_" + h.fileSuffix() + ".spdx.json", index} {
+			if !named[file] {
+				t.Errorf("%s does not have %s", file, source)
+			}
+		}
+		statement := readStatement(t, dist)
+		for _, got := range []string{statement.Predicate.BuildDefinition.BuildType, statement.Predicate.RunDetails.Builder.ID} {
+			if !strings.HasPrefix(got, source+"/blob/main/docs/release.md#") {
+				t.Errorf("the provenance has %s", got)
+			}
+		}
+	})
 	t.Run("has archives with everything, and with only the kubectl plugin", func(t *testing.T) {
 		want := []string{
 			"LICENSE", h.exeName("slipway"), h.exeName("slipway-agent"), "completions/_slipway", "completions/kubectl_complete-slipway",

@@ -17,7 +17,6 @@ import (
 )
 
 const (
-	homepage    = "https://github.com/slipway-dev/slipway"
 	noAssertion = "NOASSERTION"
 	stdlib      = "stdlib" // Go's standard library as a package of an SBOM
 )
@@ -63,7 +62,7 @@ func (r *release) newSBOM(b executable, l *licenceCache) (*v2_3.Document, error)
 		PackageVersion:            r.source.Version,
 		PackageFileName:           filepath.Base(b.Path),
 		PackageSupplier:           &common.Supplier{SupplierType: "Organization", Supplier: "Slipway"},
-		PackageDownloadLocation:   homepage,
+		PackageDownloadLocation:   r.repositoryURL(),
 		PackageChecksums:          []common.Checksum{{Algorithm: common.SHA256, Value: sum}},
 		PackageSourceInfo:         fmt.Sprintf("built from git commit %s by %s for %s", r.source.Commit, info.GoVersion, b.Target),
 		PackageLicenseConcluded:   "Apache-2.0",
@@ -77,7 +76,7 @@ func (r *release) newSBOM(b executable, l *licenceCache) (*v2_3.Document, error)
 		DataLicense:       v2_3.DataLicense,
 		SPDXIdentifier:    "DOCUMENT",
 		DocumentName:      name,
-		DocumentNamespace: fmt.Sprintf("%s/spdx/%s-%s", homepage, name, sum),
+		DocumentNamespace: fmt.Sprintf("%s/spdx/%s-%s", r.repositoryURL(), name, sum),
 		CreationInfo: &v2_3.CreationInfo{
 			Creators: []common.Creator{{CreatorType: "Tool", Creator: "slipway-release-" + r.source.Version}},
 			Created:  r.source.Time.Format("2006-01-02T15:04:05Z"),

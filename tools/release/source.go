@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"os/exec"
@@ -12,6 +13,12 @@ import (
 
 	"golang.org/x/mod/semver"
 )
+
+// projectURL is the address of the source repository in the files of the source. A release with a source URL replaces it.
+const projectURL = "https://github.com/slipway-dev/slipway"
+
+// repositoryURL returns the address of the source repository that the release names.
+func (r *release) repositoryURL() string { return cmp.Or(r.sourceURL, projectURL) }
 
 // source describes the commit that a release is made from.
 type source struct {
