@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -32,7 +33,8 @@ var (
 )
 
 // writeCharts packages each chart in the folder charts. The result is the same as with
-// `helm package --version --app-version`, but with reproducible times, and with the images of the registry as defaults.
+// `helm package --version --app-version`, but with reproducible times, with the images of the registry as defaults, and with
+// texts for readers who have only the package.
 func (r *release) writeCharts(context.Context, []executable) error {
 	descriptions, err := filepath.Glob(filepath.Join(r.source.Root, chartsFolder, "*", "Chart.yaml"))
 	if err != nil {
@@ -45,7 +47,7 @@ func (r *release) writeCharts(context.Context, []executable) error {
 		if err != nil {
 			return err
 		}
-		entries, err := chartEntries(dir, chart, version, r.source.Version, r.imageValues(chart))
+		entries, err := r.chartEntries(dir, chart, version)
 		if err != nil {
 			return fmt.Errorf("chart %s: %w", chart, err)
 		}
@@ -100,9 +102,9 @@ func raiseMajor(version string, majors int) (string, error) {
 }
 
 // chartEntries returns the files of a chart, except the files that .helmignore excludes. Chart.yaml comes first and
-// has the given versions. The chart's version has no leading v. The app version is the version of the release, and
-// the tag of its images. The values are new defaults.
-func chartEntries(dir, name, version, app string, values []chartValue) ([]archiveEntry, error) {
+// has the given version, which has no leading v. The app version is the version of the release, and the tag of its
+// images.
+func (r *release) chartEntries(dir, name, version string) ([]archiveEntry, error) {
 	description, err := os.ReadFile(filepath.Join(dir, "Chart.yaml"))
 	if err != nil {
 		return nil, err
@@ -111,7 +113,7 @@ func chartEntries(dir, name, version, app string, values []chartValue) ([]archiv
 		return nil, errors.New("file Chart.yaml must have version and appVersion, each on its own line")
 	}
 	description = chartVersion.ReplaceAll(description, []byte("version: "+version))
-	description = chartAppVersion.ReplaceAll(description, []byte("appVersion: "+app))
+	description = chartAppVersion.ReplaceAll(description, []byte("appVersion: "+r.source.Version))
 	var chart struct{ Name string }
 	if err := yaml.Unmarshal(description, &chart); err != nil {
 		return nil, fmt.Errorf("read Chart.yaml: %w", err)
@@ -127,14 +129,38 @@ func chartEntries(dir, name, version, app string, values []chartValue) ([]archiv
 	if err != nil {
 		return nil, err
 	}
-	if len(values) > 0 {
-		if files, err = replaceValues(files, chart.Name+"/values.yaml", values); err != nil {
+	head := archiveEntry{Name: chart.Name + "/Chart.yaml", Mode: 0o644, Data: r.replaceProjectURL(description)}
+	files = slices.DeleteFunc(files, func(e archiveEntry) bool { return e.Name == head.Name || rules(e) })
+	if values := r.imageValues(name); len(values) > 0 && !slices.ContainsFunc(files, func(e archiveEntry) bool { return e.Name == name+"/values.yaml" }) {
+		return nil, fmt.Errorf("values.yaml does not exist, and the release must set %s", values[0].path)
+	}
+	for i := range files {
+		if files[i].Data, err = r.chartFileForRelease(name, files[i]); err != nil {
 			return nil, err
 		}
+		files[i].Path = ""
 	}
-	head := archiveEntry{Name: chart.Name + "/Chart.yaml", Mode: 0o644, Data: description}
-	files = slices.DeleteFunc(files, func(e archiveEntry) bool { return e.Name == head.Name || rules(e) })
 	return append([]archiveEntry{head}, files...), nil
+}
+
+// chartFileForRelease returns the content of a chart's file in the package.
+func (r *release) chartFileForRelease(chart string, file archiveEntry) ([]byte, error) {
+	text, err := os.ReadFile(file.Path)
+	if err != nil {
+		return nil, err
+	}
+	switch file.Name {
+	case chart + "/values.yaml":
+		text, err = setValues(text, r.imageValues(chart))
+	case chart + "/README.md":
+		text, err = r.chartReadme(chart, text)
+	}
+	return r.replaceProjectURL(text), err
+}
+
+// replaceProjectURL returns a text with the address of the source repository that the release names.
+func (r *release) replaceProjectURL(text []byte) []byte {
+	return bytes.ReplaceAll(text, []byte(projectURL), []byte(r.repositoryURL()))
 }
 
 // readChartIgnores returns a function that reports whether Helm leaves a file out of a chart's package. Helm leaves
@@ -162,20 +188,4 @@ func readChartIgnores(dir string) (func(archiveEntry) bool, error) {
 		}
 		return false
 	}, nil
-}
-
-// replaceValues returns the files with new defaults in the file values.yaml.
-func replaceValues(files []archiveEntry, name string, values []chartValue) ([]archiveEntry, error) {
-	i := slices.IndexFunc(files, func(e archiveEntry) bool { return e.Name == name })
-	if i < 0 {
-		return nil, fmt.Errorf("values.yaml does not exist, and the release must set %s", values[0].path)
-	}
-	text, err := os.ReadFile(files[i].Path)
-	if err != nil {
-		return nil, err
-	}
-	files = slices.Clone(files)
-	files[i].Path = ""
-	files[i].Data, err = setValues(text, values)
-	return files, err
 }

@@ -22,7 +22,7 @@ func (r *release) writeInstallPage(context.Context, []executable) error {
 	}
 	var b bytes.Buffer
 	err := template.Must(template.New(installFile).Parse(installText)).Execute(&b, map[string]any{
-		"Version": r.source.Version, "ChartVersion": strings.TrimPrefix(r.source.Version, "v"),
+		"Version": r.source.Version, "Command": r.installCommand(), "ChartVersion": strings.TrimPrefix(r.source.Version, "v"),
 		"Agent": r.imageReference(agentCommand), "Slipway": r.imageReference(cliCommand),
 		"Chart": chartRepository(r.registry, cliCommand), "Download": r.download,
 	})

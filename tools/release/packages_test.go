@@ -96,6 +96,50 @@ func TestChartValueThatCannotBeSetIsRefused(t *testing.T) {
 	}
 }
 
+func TestChartReadmeWithoutSourceURLHasNoLinks(t *testing.T) {
+	r := newTestRelease(t, cliCommand, agentCommand)
+	text := readTestFile(t, filepath.Join(r.source.Root, chartsFolder, cliCommand, "README.md"))
+	got, err := r.chartReadme(cliCommand, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{" Install and GitOps describe its use.", "\n$ helm install slipway slipway-0.1.0.tgz -n slipway --create-namespace --set image.registry="} {
+		if !strings.Contains(string(got), want) {
+			t.Errorf("no %q", want)
+		}
+	}
+	if links := markdownLink.FindAllString(string(got), -1); len(links) > 0 {
+		t.Errorf("links %q", links)
+	}
+}
+
+func TestChartReadmeThatCannotBeReleasedIsRefused(t *testing.T) {
+	r := newTestRelease(t, cliCommand, agentCommand)
+	r.registry = "ghcr.io/acme/slipway"
+	for text, want := range map[string]string{
+		"": "README.md: 0 lines are the command",
+		"$ helm install slipway charts/slipway -n slipway\n": "README.md: image.registry has no row",
+	} {
+		if _, err := r.chartReadme(cliCommand, []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: want %q, got %v", text, want, err)
+		}
+	}
+}
+
+func TestReleaseSaysWhatItLacks(t *testing.T) {
+	r := &release{}
+	got := r.listMissing()
+	for i, want := range []string{"REGISTRY=", "DOWNLOAD_URL=", "SOURCE_URL="} {
+		if len(got) != 3 || !strings.Contains(got[i], "make the release with "+want) {
+			t.Errorf("want %q in %q", want, got)
+		}
+	}
+	r.registry, r.download, r.sourceURL = "ghcr.io/acme/slipway", "https://acme.example.com/download", "https://git.example.com/acme/slipway"
+	if got := r.listMissing(); len(got) > 0 {
+		t.Errorf("a complete release lacks %q", got)
+	}
+}
+
 func TestManifestWithForeignImageIsRefused(t *testing.T) {
 	r := newTestRelease(t, cliCommand, agentCommand)
 	r.registry = "ghcr.io/acme/slipway"
@@ -110,20 +154,50 @@ func TestManifestWithForeignImageIsRefused(t *testing.T) {
 // TestRepositoryTakesReleasedImages packages the charts and manifests of this repository.
 func TestRepositoryTakesReleasedImages(t *testing.T) {
 	r := newTestRelease(t, cliCommand, agentCommand)
-	r.registry = "ghcr.io/acme/slipway"
+	r.registry, r.sourceURL = "ghcr.io/acme/slipway", "https://git.example.com/acme/slipway"
 	for _, step := range []func(context.Context, []executable) error{r.writeImages, r.writeCharts, r.writeManifests} {
 		if err := step(t.Context(), writeTestBinaries(t, r)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for chart, want := range map[string]string{cliCommand: r.imageDigest(agentCommand), handlerChart: r.imageReference(cliCommand)} {
+	for chart, texts := range map[string]map[string][]string{
+		cliCommand: {
+			"values.yaml": {`"` + r.registry + `"`, `"` + r.imageDigest(agentCommand) + `"`, `"` + r.imageDigest(cliCommand) + `"`},
+			"README.md": {
+				"\n$ helm install slipway oci://ghcr.io/acme/slipway/charts/slipway --version 0.1.0 -n slipway --create-namespace\n",
+				"\n| `image.registry` | `\"ghcr.io/acme/slipway\"` | string |",
+				"\n| `image.agent.digest` | `\"" + r.imageDigest(agentCommand) + "\"` | string |",
+				"[Install](https://git.example.com/acme/slipway/blob/v0.1.0/docs/install.md)",
+			},
+			"files/monitoring/slipway.rules.yaml": {"runbook_url: https://git.example.com/acme/slipway/"},
+		},
+		handlerChart: {"values.yaml": {`"` + r.imageReference(cliCommand) + `"`}},
+		awsHandler:   {"values.yaml": {`"` + r.imageReference(cliCommand) + `"`}},
+		"slipway-crds": {
+			"README.md": {"[slipway](https://git.example.com/acme/slipway/blob/v0.1.0/charts/slipway/README.md)"},
+		},
+	} {
 		version, err := r.chartVersion(chart)
 		if err != nil {
 			t.Fatal(err)
 		}
 		file := r.filePath(chartFile(chart, version))
-		if values := archivedFile(t, file, chart+"/values.yaml")[1]; !strings.Contains(values, `"`+want+`"`) {
-			t.Errorf("%s: no %s in its values", file, want)
+		texts["Chart.yaml"] = []string{"\nhome: https://git.example.com/acme/slipway\nsources:\n  - https://git.example.com/acme/slipway\n"}
+		for name, wants := range texts {
+			text := archivedFile(t, file, chart+"/"+name)[1]
+			for _, want := range wants {
+				if !strings.Contains(text, want) {
+					t.Errorf("%s: no %q in %s", file, want, name)
+				}
+			}
+		}
+		for _, name := range archiveNames(t, file) {
+			text := archivedFile(t, file, name)[1]
+			for _, unwanted := range []string{projectURL, "](..", "charts/slipway -n"} {
+				if strings.Contains(text, unwanted) {
+					t.Errorf("%s: %q in %s", file, unwanted, name)
+				}
+			}
 		}
 	}
 	for file := range manifests {

@@ -582,7 +582,7 @@ func TestReleaseWithoutChartSucceeds(t *testing.T) {
 func TestChartWithoutAppVersionIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	writeTestFile(t, filepath.Join(dir, "Chart.yaml"), "apiVersion: v2\nname: slipway\nversion: 0.0.0\n")
-	if _, err := chartEntries(dir, "slipway", "0.1.0", "v0.1.0", nil); err == nil || !strings.Contains(err.Error(), "appVersion") {
+	if _, err := (&release{}).chartEntries(dir, "slipway", "0.1.0"); err == nil || !strings.Contains(err.Error(), "appVersion") {
 		t.Errorf("want an error about appVersion, got %v", err)
 	}
 }
