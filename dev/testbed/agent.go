@@ -56,13 +56,18 @@ var buildBinaries = sync.OnceValues(func() (string, error) {
 // BuildPackages compiles packages, given by their paths in the repository. It uses the flags of `make build`, so
 // that the build cache serves both. The output is a file, or a directory that ends in a slash.
 func BuildPackages(ctx context.Context, output string, packages ...string) error {
+	return BuildModulePackages(ctx, "", output, packages...)
+}
+
+// BuildModulePackages compiles packages as [BuildPackages] does, from the module in a folder of the repository.
+func BuildModulePackages(ctx context.Context, module, output string, packages ...string) error {
 	root, err := RepositoryRoot()
 	if err != nil {
 		return err
 	}
 	args := slices.Concat([]string{"build"}, controlplane.BuildFlags, []string{"-ldflags", "-s -w", "-o", output}, packages)
 	cmd := exec.CommandContext(ctx, "go", args...) //nolint:gosec // constants, and a path from the tests
-	cmd.Dir = root
+	cmd.Dir = filepath.Join(root, module)
 	cmd.Env = append(os.Environ(), controlplane.BuildEnvironment...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %s: %w\n%s", strings.Join(packages, " "), err, out)

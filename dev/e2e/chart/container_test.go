@@ -149,11 +149,12 @@ func (c container) tmp() string {
 // host, and the last address has the probe. It appends the additional arguments.
 func (c container) start(listening []string, more ...string) (_ *controlplane.Process, addresses []string) {
 	c.t.Helper()
-	handlerImage, _, _ := strings.Cut(path.Base(c.Image), ":")
-	program := filepath.Join(c.programs, handlerImage)
+	image, _, _ := strings.Cut(c.Image, "@")
+	image, _, _ = strings.Cut(path.Base(image), ":")
+	program := filepath.Join(c.programs, image)
 	if c.programs == "" {
 		var err error
-		program, err = testbed.EnsureBinary(handlerImage)
+		program, err = testbed.EnsureBinary(image)
 		c.check(err)
 	}
 	kubeconfig, err := c.ServiceAccountKubeconfig(c.ctx, c.pod.Namespace, c.pod.Spec.ServiceAccountName, controlplane.TokenOptions{Pod: c.pod.Name})

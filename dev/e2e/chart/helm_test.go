@@ -66,44 +66,6 @@ func TestHelmUpgradeWarnsBeforeItRemovesTheManager(t *testing.T) {
 	b.helm("uninstall", name, "-n", name)
 }
 
-// TestHelmInstallWithOnlyARegistryProtectsNodes types the command of the README of the chart. An agent of the release drains
-// its node. After helm uninstall, nothing of the release is left.
-func TestHelmInstallWithOnlyARegistryProtectsNodes(t *testing.T) {
-	t.Parallel()
-	b := newBed(t)
-	const name = "only"
-	pool := controlplane.AKSPool{Name: name}
-	node := pool.Node(0)
-	node.Taints = []corev1.Taint{reservedTaint}
-	b.Azure.EnsureScaleSet(pool.ScaleSetName())
-	b.check(b.AddNodes(b.ctx, node))
-	notes := b.helm("install", name, filepath.Join(root(t), "charts", slipwayChart), "-n", name, "--create-namespace",
-		"--set", "image.registry=registry.example.com/slipway")
-	if !strings.Contains(notes, "STATUS: deployed") || !strings.Contains(notes, "is installed as only-slipway in namespace only: agents.") {
-		t.Errorf("helm install prints:\n%s", notes)
-	}
-	var pod corev1.Pod
-	b.check(testbed.PollUntil(b.ctx, "the node has an agent", func() bool {
-		list, err := b.Client().CoreV1().Pods(name).List(b.ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node.Name})
-		b.check(err)
-		if len(list.Items) == 1 {
-			pod = list.Items[0]
-		}
-		return len(list.Items) == 1
-	}))
-	b.newContainer(pod).start([]string{"--listen"}, "--endpoint="+b.ScheduledEventsURL(pool, 0))
-	_, err := b.Azure.Announce(azure.Announcement{Type: azure.Redeploy, Resources: []string{pool.ResourceName(0)}, Notice: 10 * time.Minute})
-	b.check(err)
-	_, err = b.AwaitEvent(b.ctx, node.Name, "Drained")
-	b.check(err)
-	b.helm("uninstall", name, "-n", name)
-	roles, err := b.Client().RbacV1().ClusterRoles().List(b.ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/instance=" + name})
-	b.check(err)
-	if len(roles.Items) > 0 {
-		t.Errorf("%d ClusterRoles are left", len(roles.Items))
-	}
-}
-
 // earlierRelease is a release to upgrade from: its chart and the directory of its programs.
 type earlierRelease struct{ chart, programs string }
 
