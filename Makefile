@@ -119,7 +119,7 @@ generate: ## Regenerate the generated files and tidy the modules
 	go mod tidy && cd dev && go mod tidy && cd ../tools/release && go mod tidy
 
 .PHONY: site
-site: site/node_modules/.package-lock.json ## Build the web site of the documentation in dist/site (needs Node 20)
+site: site/node_modules/.package-lock.json diagrams ## Build the web site of the documentation in dist/site (needs Node 20)
 	cd site && npm run --silent build
 	@echo 'Built dist/site. To read it: cd site && npm run preview'
 
@@ -128,7 +128,7 @@ site/node_modules/.package-lock.json: site/package-lock.json
 	@touch $@
 
 .PHONY: diagrams
-diagrams: ## Draw the pictures of docs/images from their D2 sources
+diagrams: ## Draw the pictures of docs/images whose D2 sources have changed
 	tools/diagrams/draw
 
 .PHONY: recording
