@@ -5,7 +5,7 @@
 import path from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { defineConfig } from 'vitepress'
-import { originalPath, readNavigation, slugify, stageContent, toSiteLink } from './content.mjs'
+import { readNavigation, sitePath, slugify, stageContent, toSiteLink } from './content.mjs'
 
 const site = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..')
 const root = path.resolve(site, '..')
@@ -19,7 +19,8 @@ const iconURL = 'data:image/svg+xml,' + encodeURIComponent(icon)
 // adaptMarkdown renders the repository's Markdown as code hosts do.
 function adaptMarkdown(md) {
   md.core.ruler.push('repository', (state) => {
-    const page = originalPath(state.env.relativePath ?? '')
+    // The path in the repository, also while the search index is built, which knows no realPath.
+    const page = path.relative(staged, state.env.realPath ?? state.env.path ?? staged)
     // Pages that show files have links of the site already.
     const isPage = pages.has(page)
     const visit = (tokens) => {
@@ -121,9 +122,9 @@ function patchTheme() {
 export default defineConfig({
   title: 'Slipway',
   description: 'Slipway takes Kubernetes nodes into and out of service without dropping work.',
-  lang: 'en',
   base: process.env.SITE_BASE || '/',
   srcDir: staged,
+  rewrites: sitePath,
   cacheDir: path.join(site, 'node_modules', '.cache'),
   outDir: path.join(root, 'dist', 'site'),
   head: [['link', { rel: 'icon', href: iconURL }]],
@@ -139,9 +140,6 @@ export default defineConfig({
     plugins: [patchTheme()],
     build: { chunkSizeWarningLimit: 2000 }, // the search index, which only a search loads, is the largest chunk
   },
-  transformPageData(page) {
-    page.filePath = originalPath(page.filePath)
-  },
   themeConfig: {
     logo: iconURL,
     nav: [
@@ -153,6 +151,6 @@ export default defineConfig({
     outline: { level: [2, 3] },
     search: { provider: 'local' },
     notFound: { title: 'Page not found', quote: 'The address is wrong, or the page has moved. Search, or begin at the first page.', linkText: 'First page', linkLabel: 'First page' },
-    ...(process.env.SITE_EDIT && { editLink: { pattern: process.env.SITE_EDIT + '/:path', text: 'Edit this page' } }),
+    ...(process.env.SITE_EDIT && { editLink: { pattern: process.env.SITE_EDIT + '/:path' } }),
   },
 })

@@ -3,20 +3,12 @@
 import { existsSync, mkdirSync, readFileSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
 
-// maxShown is the largest file in bytes that a page of a folder shows whole.
-const maxShown = 64 << 10
-
 // posix paths, so that they equal the paths of links.
 const { dirname, join, normalize, basename, extname } = path.posix
 
-// stagedPath returns where a page is staged: README.md is the first page of its folder.
-function stagedPath(page) {
+// sitePath returns where the site has a page: README.md is the first page of its folder.
+export function sitePath(page) {
   return basename(page) === 'README.md' ? join(dirname(page), 'index.md') : page
-}
-
-// originalPath returns the file of the repository for a staged page, which edit links lead to.
-export function originalPath(staged) {
-  return basename(staged) === 'index.md' ? join(dirname(staged), 'README.md') : staged
 }
 
 function listFiles(root, folder) {
@@ -53,7 +45,7 @@ export function stageContent(root, to) {
         (extname(target) === '.md' ? pages : sources).add(target)
       }
     }
-    write(stagedPath(page), page === 'README.md' ? toLandingPage(text) : text)
+    write(page, page === 'README.md' ? toLandingPage(text) : text)
   }
   for (const target of sources) {
     const isFolder = statSync(path.join(root, target)).isDirectory()
@@ -98,7 +90,7 @@ export function toSiteLink(root, pages, page, link) {
     return link
   }
   if (pages.has(target.path)) {
-    return '/' + stagedPath(target.path) + target.fragment
+    return '/' + sitePath(target.path) + target.fragment
   }
   const file = path.join(root, target.path)
   if (target.path.startsWith('..') || !existsSync(file)) {
@@ -112,25 +104,13 @@ function showSource(root, target, isFolder, pages) {
   const names = isFolder ? listFiles(root, target) : [target]
   const parts = ['---', 'search: false', 'editLink: false', 'prev: false', 'next: false', '---', '', `# ${target}`]
   for (const name of names) {
-    const raw = readFileSync(path.join(root, name))
     if (isFolder) {
       parts.push('', `## ${name.slice(target.length + 1)}`)
     }
-    if (pages.has(name)) {
-      parts.push('', `[${name}](/${stagedPath(name)})`)
-    } else if (raw.includes(0) || (isFolder && raw.length > maxShown)) {
-      parts.push('', `${raw.length} bytes`)
-    } else {
-      const fence = '`'.repeat(1 + Math.max(3, ...[...raw.toString().matchAll(/`+/g)].map((m) => m[0].length)))
-      parts.push('', fence + languageOf(name), raw.toString().replace(/\n$/, ''), fence)
-    }
+    // VitePress imports the file with the language of its extension.
+    parts.push('', pages.has(name) ? `[${name}](/${sitePath(name)})` : `<<< ${path.join(root, name)}`)
   }
   return parts.join('\n') + '\n'
-}
-
-function languageOf(name) {
-  const languages = { '.go': 'go', '.json': 'json', '.md': 'md', '.proto': 'proto', '.sh': 'sh', '.tpl': 'yaml', '.yaml': 'yaml', '.yml': 'yaml' }
-  return basename(name).startsWith('Dockerfile') ? 'docker' : (languages[extname(name)] ?? 'text')
 }
 
 // toLandingPage makes the landing page of README.md. The first paragraph becomes the large title. Everything else stays as it is.
@@ -185,7 +165,7 @@ export function readNavigation(root, pages) {
       const page = resolveLink(index, link)?.path
       if (pages.has(page) && !seen.has(page)) {
         seen.add(page)
-        items.push({ text: toPlainText(text), link: '/' + stagedPath(page).replace(/index\.md$/, '') })
+        items.push({ text: toPlainText(text), link: '/' + sitePath(page).replace(/index\.md$/, '') })
       }
     }
   }
