@@ -22,8 +22,9 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-// limit bounds each call, so that a page that never loads fails the test instead of hanging it.
-const limit = time.Minute
+// limit bounds each call, so that a page that never loads fails the test instead of hanging it. Axe needs seconds of CPU for
+// the longest pages, and other tests use the machine too.
+const limit = 3 * time.Minute
 
 // Page is a loaded page. Its methods fail the test on errors. It is not safe for concurrent use.
 type Page struct {
@@ -196,7 +197,7 @@ func (p *Page) Axe() []string {
 	}
 	p.Eval(string(script), nil)
 	var found []string
-	p.Eval(`axe.run().then(r => r.violations.flatMap(v => v.nodes.map(n => v.id + ": " + n.target.join(" ") + ": " + n.failureSummary)))`,
+	p.Eval(`axe.run({resultTypes: ['violations']}).then(r => r.violations.flatMap(v => v.nodes.map(n => v.id + ": " + n.target.join(" ") + ": " + n.failureSummary)))`,
 		&found)
 	return found
 }

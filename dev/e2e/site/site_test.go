@@ -260,43 +260,38 @@ func open(t *testing.T, address string, width, height int64) *browser.Page {
 	return page
 }
 
-func TestEveryPageFitsNarrowAndWideWindows(t *testing.T) {
+func TestEveryPageFitsAndIsAccessible(t *testing.T) {
 	folder, address := serve(t)
-	// Pages that show files have one layout.
-	documents := slices.DeleteFunc(crawl(t, folder), func(name string) bool { return strings.HasPrefix(name, "/source/") })
-	for width, pages := range map[int64][]string{narrow: append(documents, layouts...), wide: layouts} {
+	pages := slices.DeleteFunc(crawl(t, folder), func(name string) bool {
+		// Pages that show files have one layout, and are long.
+		return strings.HasPrefix(name, "/source/") || slices.Contains(layouts, name)
+	})
+	pages = append(pages, layouts...)
+	for _, width := range []int64{narrow, wide} {
 		t.Run(fmt.Sprint(width), func(t *testing.T) {
+			t.Parallel()
 			page := open(t, address+"/", width, 900)
 			for _, name := range pages {
 				page.Navigate(address + name)
-				page.WaitFor(hydrated + " && document.querySelector('.VPContent') !== null")
+				page.WaitFor(hydrated + " && document.querySelector('.VPContent') !== null && document.querySelector('.VPSwitchAppearance[title]') !== null")
 				var s shape
 				page.Eval(readShape, &s)
 				checkShape(t, name, float64(width), s)
+				themes := bothThemes
+				if !slices.Contains(layouts, name) {
+					themes = []bool{width == wide} // all four combinations would take twice as long
+				}
+				checkAccessible(t, page, name, themes)
 			}
 			checkClean(t, page, address)
 		})
 	}
 }
 
-func TestAxeFindsNothingInLayouts(t *testing.T) {
-	_, address := serve(t)
-	for _, width := range []int64{narrow, wide} {
-		t.Run(fmt.Sprint(width), func(t *testing.T) {
-			page := open(t, address+"/", width, 900)
-			for _, name := range layouts {
-				page.Navigate(address + name)
-				page.WaitFor("document.querySelector('.VPSwitchAppearance[title]') !== null")
-				checkAccessible(t, page, name)
-			}
-		})
-	}
-}
-
-// checkAccessible runs axe on the page as it is now, with light and with dark colours.
-func checkAccessible(t *testing.T, page *browser.Page, name string) {
+// checkAccessible runs axe on the page as it is now, with dark or light colours.
+func checkAccessible(t *testing.T, page *browser.Page, name string, themes []bool) {
 	t.Helper()
-	for _, dark := range []bool{true, false} {
+	for _, dark := range themes {
 		page.Eval(fmt.Sprintf(`document.documentElement.classList.toggle('dark', %t)`, dark), nil)
 		// Colours in transition have other contrasts.
 		page.Eval(`document.getAnimations().forEach(a => a.finish())`, nil)
@@ -325,7 +320,7 @@ func TestSearchFindsPagesAboutPDB(t *testing.T) {
 	page.WaitFor("document.activeElement?.id === 'localsearch-input'")
 	page.Press("PDB")
 	page.WaitFor("document.querySelectorAll('#localsearch-list a.result').length > 1")
-	checkAccessible(t, page, "the search box")
+	checkAccessible(t, page, "the search box", bothThemes)
 	page.Press("\r")
 	page.WaitFor("location.pathname.startsWith('/docs/') && document.querySelector('main h1') !== null")
 	checkClean(t, page, address)
@@ -341,7 +336,7 @@ func TestMobileMenusOpenAndLeadToPages(t *testing.T) {
 	page.WaitFor("location.pathname === '/docs/' && document.querySelector('.VPLocalNav .menu') !== null && document.querySelector('.VPNavScreen') === null")
 	page.Click(".VPLocalNav .menu")
 	page.WaitFor("document.querySelector('.VPSidebar').getBoundingClientRect().left === 0 && " + still)
-	checkAccessible(t, page, "the opened menu")
+	checkAccessible(t, page, "the opened menu", bothThemes)
 	page.Click(".VPSidebar a[href='/docs/tutorial.html']")
 	page.WaitFor("location.pathname === '/docs/tutorial.html' && document.querySelector('.VPSidebar').getBoundingClientRect().right <= 0")
 	checkClean(t, page, address)
