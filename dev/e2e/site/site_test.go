@@ -2,8 +2,12 @@
 package site_test
 
 import (
+	"bytes"
 	"fmt"
 	"html"
+	"image"
+	"image/color"
+	"image/png"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -181,17 +185,18 @@ type shape struct {
 	NoText                         []string // images without alternative text
 	Broken                         []string // images that are not loaded
 	Header, Sidebar, Main, Outline box
+	Images                         []box
 }
 
 type box struct{ X, Y, W, H float64 }
 
 const readShape = `(() => {
-	const box = (selector) => {
-		const e = document.querySelector(selector)
+	const place = (e) => {
 		if (!e || getComputedStyle(e).visibility === 'hidden') return {}
 		const r = e.getBoundingClientRect()
 		return r.width && r.right > 0 && r.left < innerWidth ? {X: r.x, Y: r.y, W: r.width, H: r.height} : {}
 	}
+	const box = (selector) => place(document.querySelector(selector))
 	const scrolls = (e) => e && e !== document.body && (/auto|scroll|hidden|clip/.test(getComputedStyle(e).overflowX) || scrolls(e.parentElement))
 	const shown = [...document.querySelectorAll('.VPContent *, .VPNav *')].filter(e => e.getClientRects().length)
 	return {
@@ -201,6 +206,7 @@ const readShape = `(() => {
 		NoText: [...document.images].filter(e => !e.hasAttribute('alt')).map(e => e.src),
 		Broken: [...document.images].filter(e => e.getClientRects().length && e.complete && !e.naturalWidth).map(e => e.src),
 		Header: box('header.VPNav'), Sidebar: box('.VPSidebar'), Main: box('main, .VPHome, .NotFound'), Outline: box('.VPDocAside'),
+		Images: [...document.querySelectorAll('main img')].map(place),
 	}
 })()`
 
@@ -277,6 +283,9 @@ func TestEveryPageFitsAndIsAccessible(t *testing.T) {
 				var s shape
 				page.Eval(readShape, &s)
 				checkShape(t, name, float64(width), s)
+				if slices.Contains(layouts, name) {
+					checkScreenshot(t, page, name, int(width), s)
+				}
 				themes := bothThemes
 				if !slices.Contains(layouts, name) {
 					themes = []bool{width == wide} // all four combinations would take twice as long
@@ -286,6 +295,43 @@ func TestEveryPageFitsAndIsAccessible(t *testing.T) {
 			checkClean(t, page, address)
 		})
 	}
+}
+
+// checkScreenshot saves a screenshot as an artifact of the test, and checks that Chromium painted something into each box.
+func checkScreenshot(t *testing.T, page *browser.Page, name string, width int, s shape) {
+	t.Helper()
+	raw := page.Screenshot()
+	file := "page" + strings.TrimSuffix(strings.ReplaceAll(name, "/", "-"), "-") + ".png"
+	if err := os.WriteFile(filepath.Join(t.ArtifactDir(), file), raw, 0o600); err != nil {
+		t.Error(err)
+	}
+	picture, err := png.Decode(bytes.NewReader(raw))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if size := picture.Bounds(); size.Dx() != width || float64(size.Dy()) < s.Main.Y+s.Main.H {
+		t.Errorf("%s at %d px: the screenshot has %v, the content is at %+v", name, width, size, s.Main)
+	}
+	for i, b := range append([]box{s.Header, s.Sidebar, s.Main, s.Outline}, s.Images...) {
+		if b.W > 0 && isBlank(picture, b) {
+			t.Errorf("%s at %d px: nothing is painted into the box %d at %+v (header, sidebar, content, table of contents, images)", name, width, i, b)
+		}
+	}
+}
+
+// isBlank reports whether a part of a picture has no text and no drawing, which have many colors at their edges.
+func isBlank(picture image.Image, b box) bool {
+	part := image.Rect(int(b.X), int(b.Y), int(b.X+b.W), int(b.Y+b.H)).Intersect(picture.Bounds())
+	colors := map[color.Color]bool{}
+	for y := part.Min.Y; y < part.Max.Y; y++ {
+		for x := part.Min.X; x < part.Max.X; x++ {
+			colors[picture.At(x, y)] = true
+			if len(colors) > 8 {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // checkAccessible runs axe on the page as it is now, with dark or light colours.
