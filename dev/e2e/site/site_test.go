@@ -58,8 +58,8 @@ var buildSite = sync.OnceValues(func() (string, error) {
 	return filepath.Join(root, "dist", "site"), nil
 })
 
-// serve builds the site once, and serves it as static hosts do: with 404.html for missing pages.
-func serve(t *testing.T) (folder, address string) {
+// findVitePress returns the folder of the repository. It skips the test without VitePress.
+func findVitePress(t *testing.T) string {
 	t.Helper()
 	root, err := testbed.RepositoryRoot()
 	if err != nil {
@@ -68,7 +68,14 @@ func serve(t *testing.T) (folder, address string) {
 	if _, err := os.Stat(filepath.Join(root, "site", "node_modules", "vitepress")); err != nil {
 		t.Skipf("VitePress is not installed (npm ci in site/): %v", err)
 	}
-	folder, err = buildSite()
+	return root
+}
+
+// serve builds the site once, and serves it as static hosts do: with 404.html for missing pages.
+func serve(t *testing.T) (folder, address string) {
+	t.Helper()
+	findVitePress(t)
+	folder, err := buildSite()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -332,6 +339,75 @@ func isBlank(picture image.Image, b box) bool {
 		}
 	}
 	return true
+}
+
+func TestLandingPageHasPitchPictureAndComparison(t *testing.T) {
+	_, address := serve(t)
+	readme, err := os.ReadFile(filepath.Join(findVitePress(t), "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := open(t, address+"/", wide, 900)
+	var is struct {
+		Pitch    string
+		Pictures []string
+		Tables   []struct {
+			Heads []string
+			Rows  int
+		}
+	}
+	page.Eval(`({
+		Pitch: document.querySelector('main h1').innerText + ' ' + document.querySelector('main .tagline').innerText,
+		Pictures: [...document.querySelectorAll('main img')].filter(e => e.getClientRects().length && e.naturalWidth).map(e => e.src),
+		Tables: [...document.querySelectorAll('main table')].map(e => ({Heads: [...e.rows[0].cells].map(c => c.innerText), Rows: e.rows.length})),
+	})`, &is)
+	if want := strings.Join(strings.Fields(strings.Split(string(readme), "\n\n")[1]), " "); is.Pitch != want {
+		t.Errorf("the pitch is %q, want the first paragraph of README.md: %q", is.Pitch, want)
+	}
+	if !slices.ContainsFunc(is.Pictures, func(name string) bool { return strings.Contains(name, "overview-light") }) {
+		t.Errorf("the picture of the overview is missing in %q", is.Pictures)
+	}
+	compares := false
+	for _, table := range is.Tables {
+		compares = compares || table.Rows > 5 && slices.Contains(table.Heads, "Karpenter") && slices.Contains(table.Heads, "cluster-autoscaler")
+	}
+	if !compares {
+		t.Errorf("no table compares Slipway with Karpenter and cluster-autoscaler: %+v", is.Tables)
+	}
+}
+
+func TestMissingPageNamesTheFaultAndLeadsToFirstPage(t *testing.T) {
+	_, address := serve(t)
+	page := open(t, address+"/docs/missing.html", wide, 900)
+	var text string
+	page.Eval("document.querySelector('main').innerText", &text)
+	for _, want := range []string{"404", "Page not found", "The address is wrong, or the page has moved"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the text for a missing page lacks %q: %q", want, text)
+		}
+	}
+	page.Click("main a")
+	page.WaitFor("location.pathname === '/' && document.querySelector('main .tagline') !== null")
+	checkClean(t, page, address)
+}
+
+func TestCodeIsHighlightedForEachTheme(t *testing.T) {
+	_, address := serve(t)
+	// One page has code, the other shows a file of the repository.
+	for _, name := range []string{"/docs/aks-spot.html", "/source/deploy/viewer/rbac.yaml.html"} {
+		page := open(t, address+name, wide, 900)
+		const read = `[...new Set([...document.querySelectorAll('.language-yaml .line span')].map(e => getComputedStyle(e).color))]`
+		var light, dark []string
+		page.Eval(read, &light)
+		page.Eval("document.documentElement.classList.add('dark')", nil)
+		page.Eval(read, &dark)
+		if len(light) < 3 || len(dark) < 3 {
+			t.Errorf("%s: YAML has the light colors %q and the dark colors %q, want at least 3", name, light, dark)
+		}
+		if slices.ContainsFunc(light, func(c string) bool { return slices.Contains(dark, c) }) {
+			t.Errorf("%s: YAML has the light colors %q and the dark colors %q, want different ones", name, light, dark)
+		}
+	}
 }
 
 // checkAccessible runs axe on the page as it is now, with dark or light colours.
