@@ -1,7 +1,4 @@
-// The web site of Slipway's documentation. Environment variables:
-//   SITE_BASE   the path of the site on its host, by default /
-//   SITE_EDIT   the address of a code host for "Edit this page", such as https://git.example.com/slipway/edit/main; by default
-//               pages have no such link
+// The web site of Slipway's documentation. CONTRIBUTING.md describes its environment variables SITE_BASE and SITE_EDIT.
 import path from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { defineConfig } from 'vitepress'

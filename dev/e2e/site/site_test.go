@@ -8,6 +8,7 @@ import (
 	"image"
 	"image/color"
 	"image/png"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -101,22 +102,28 @@ var (
 	anchor = regexp.MustCompile(`\bid="([^"]*)"`)
 )
 
-// crawl returns the pages that links lead to from the landing page, and reports dead links.
-func crawl(t *testing.T, folder string) []string {
+// crawl returns the pages that links lead to from the landing page of the site in the folder, and reports dead links. The
+// address of each page begins with the base.
+func crawl(t *testing.T, folder, base string) []string {
 	t.Helper()
 	pages := map[string]string{} // text by address
 	anchors := map[string]bool{}
 	type reference struct{ from, link, to, fragment string }
 	var fragments []reference
-	todo := []reference{{to: "/"}, {to: "/404.html"}}
+	todo := []reference{{to: base}, {to: base + "404.html"}}
 	for len(todo) > 0 {
 		next := todo[0]
 		todo = todo[1:]
 		if _, done := pages[next.to]; done {
 			continue
 		}
-		file := filepath.Join(folder, filepath.FromSlash(next.to))
-		if strings.HasSuffix(next.to, "/") {
+		name, inside := strings.CutPrefix(next.to, base)
+		if !inside {
+			t.Errorf("%s: link to %s leads out of %s", next.from, next.link, base)
+			continue
+		}
+		file := filepath.Join(folder, filepath.FromSlash(name))
+		if name == "" || strings.HasSuffix(next.to, "/") {
 			file = filepath.Join(file, "index.html")
 		}
 		raw, err := os.ReadFile(file)
@@ -131,9 +138,9 @@ func crawl(t *testing.T, folder string) []string {
 		for _, m := range anchor.FindAllStringSubmatch(string(raw), -1) {
 			anchors[next.to+"#"+html.UnescapeString(m[1])] = true
 		}
-		base := &url.URL{Path: next.to}
+		from := &url.URL{Path: next.to}
 		for _, m := range link.FindAllStringSubmatch(string(raw), -1) {
-			u, err := base.Parse(html.UnescapeString(m[1]))
+			u, err := from.Parse(html.UnescapeString(m[1]))
 			if err != nil {
 				t.Errorf("%s: link to %s: %v", next.to, m[1], err)
 				continue
@@ -165,7 +172,7 @@ func crawl(t *testing.T, folder string) []string {
 
 func TestEveryLinkOfSiteIsAlive(t *testing.T) {
 	folder, _ := serve(t)
-	pages := crawl(t, folder)
+	pages := crawl(t, folder, "/")
 	if len(pages) < 60 {
 		t.Errorf("links lead to %d pages only", len(pages))
 	}
@@ -275,7 +282,7 @@ func open(t *testing.T, address string, width, height int64) *browser.Page {
 
 func TestEveryPageFitsAndIsAccessible(t *testing.T) {
 	folder, address := serve(t)
-	pages := slices.DeleteFunc(crawl(t, folder), func(name string) bool {
+	pages := slices.DeleteFunc(crawl(t, folder, "/"), func(name string) bool {
 		// Pages that show files have one layout, and are long.
 		return strings.HasPrefix(name, "/source/") || slices.Contains(layouts, name)
 	})
@@ -409,6 +416,59 @@ func TestCodeIsHighlightedForEachTheme(t *testing.T) {
 		}
 	}
 }
+
+// Only the environment variables of site/.vitepress/config.mjs move the site and add links to a code host.
+func TestSiteCanMoveAndLinkToItsSources(t *testing.T) {
+	root := findVitePress(t)
+	const host = "https://git.example.org/slipway/edit/main/"
+	editLink := regexp.MustCompile(`class="[^"]*edit-link-button[^"]*"[^>]* href="([^"]*)"`)
+	plain, err := buildSite()
+	if err != nil {
+		t.Fatal(err)
+	}
+	moved := t.TempDir()
+	build := exec.CommandContext(t.Context(), "npm", "run", "--silent", "build", "--", "--outDir", moved)
+	build.Dir = filepath.Join(root, "site")
+	build.Env = append(os.Environ(), "SITE_BASE=/slipway/", "SITE_EDIT="+strings.TrimSuffix(host, "/"))
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %v\n%s", build, err, out)
+	}
+	read := func(folder, file string) []byte {
+		raw, err := os.ReadFile(filepath.Join(folder, filepath.FromSlash(file)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return raw
+	}
+	sources := map[string]bool{}
+	for _, name := range crawl(t, moved, "/slipway/") {
+		file := strings.TrimPrefix(name, "/slipway/")
+		if file == "" || strings.HasSuffix(file, "/") {
+			file += "index.html"
+		}
+		m := editLink.FindSubmatch(read(moved, file))
+		if isDocument := file != "index.html" && file != "404.html" && !strings.HasPrefix(file, "source/"); isDocument != (m != nil) {
+			t.Errorf("%s: the edit link is %q", file, m)
+		}
+		if m == nil {
+			continue
+		}
+		source, found := strings.CutPrefix(string(m[1]), host)
+		if _, err := os.Stat(filepath.Join(root, filepath.FromSlash(source))); !found || err != nil || sources[source] {
+			t.Errorf("%s: the edit link leads to %s, want a file of its own below %s: %v", file, m[1], host, err)
+		}
+		sources[source] = true
+		if m := editLink.Find(read(plain, file)); m != nil {
+			t.Errorf("%s has an edit link without SITE_EDIT: %s", file, m)
+		}
+	}
+	if !sources["docs/README.md"] || len(sources) < 60 {
+		t.Errorf("edit links lead to %d files only: %v", len(sources), slices.Sorted(maps.Keys(sources)))
+	}
+}
+
+// bothThemes are the values of dark for checkAccessible.
+var bothThemes = []bool{true, false}
 
 // checkAccessible runs axe on the page as it is now, with dark or light colours.
 func checkAccessible(t *testing.T, page *browser.Page, name string, themes []bool) {
