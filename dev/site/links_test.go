@@ -184,7 +184,7 @@ func (r *repository) checkLink(p *page, link string) error {
 	}
 	at, fragment, inside := p.target(link)
 	if !inside {
-		return nil
+		return nil // tests send no requests to other hosts
 	}
 	if strings.HasPrefix(at, "..") || strings.HasPrefix(link, "/") {
 		return errors.New("the path is outside the repository")

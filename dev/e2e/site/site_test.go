@@ -103,7 +103,7 @@ var (
 )
 
 // crawl returns the pages that links lead to from the landing page of the site in the folder, and reports dead links. The
-// address of each page begins with the base.
+// address of each page begins with the base. Crawl ignores links to other hosts: tests send no requests to them.
 func crawl(t *testing.T, folder, base string) []string {
 	t.Helper()
 	pages := map[string]string{} // text by address
