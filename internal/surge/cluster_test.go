@@ -46,6 +46,8 @@ type cluster struct {
 	stuckScaler bool          // the autoscaler does not lower the size
 	removalLag  time.Duration // from a lower size until the ReplicaSet controller removes a pod
 	surplusAt   time.Time     // since when there are too many pods
+	stalledFor  time.Duration // from stalledAt: the EndpointSlice controller does nothing
+	stalledAt   time.Time
 	metric      int32
 	gitOps      time.Duration // period in which a GitOps tool writes the wanted size; 0 is none
 
@@ -261,8 +263,12 @@ func (c *cluster) reconcilePods(now time.Time) {
 	}
 	if diff > 0 && now.Sub(c.surplusAt) >= c.removalLag {
 		slices.SortFunc(active, compareForDeletion)
+		serving := c.countServing(now)
 		for _, p := range active[:diff] {
 			c.terminate(p, now)
+		}
+		if !c.noService && serving > 0 && c.countServing(now) == 0 {
+			c.t.Errorf("the ReplicaSet controller has deleted the only ready endpoint")
 		}
 	}
 	for _, p := range c.pods {
@@ -312,14 +318,20 @@ func (c *cluster) countReady() (n int) {
 }
 
 // isServing reports whether the pod is a ready endpoint. The EndpointSlice controller is two seconds late.
-func isServing(p *kubeapi.Pod, now time.Time) bool {
+func (c *cluster) isServing(p *kubeapi.Pod, now time.Time) bool {
 	since, ready := p.ReadyTime()
+	if now.After(c.stalledAt) && now.Sub(c.stalledAt) < c.stalledFor {
+		now = c.stalledAt
+	}
 	return ready && p.DeletionTimestamp == nil && now.Sub(since) >= 2*time.Second
 }
 
+// stallEndpoints stops the EndpointSlice controller for a while.
+func (c *cluster) stallEndpoints(d time.Duration) { c.stalledAt, c.stalledFor = time.Now(), d }
+
 func (c *cluster) countServing(now time.Time) (n int) {
 	for _, p := range c.pods {
-		if isServing(p, now) {
+		if c.isServing(p, now) {
 			n++
 		}
 	}
@@ -502,20 +514,34 @@ type client struct {
 	requests int
 	dead     bool
 	kill     context.CancelFunc
-	// crashAt kills the process at the request with this number, before it is carried out, or after it if crashAfter.
-	crashAt    int
-	crashAfter bool
-	nextFault  func(n int) fault
+	// interruptAt interrupts the process at the request with this number.
+	interruptAt  int
+	interruption interruption
+	nextFault    func(n int) fault
 }
 
-func (c *cluster) newClient() *client { return &client{cluster: c, crashAt: -1} }
+// interruption is how a process is interrupted at a request.
+type interruption int
+
+const (
+	crashBefore interruption = iota // the request is not carried out
+	crashAfter
+	cancelled // the process lives, and its context ends
+)
+
+func (i interruption) String() string {
+	return [...]string{"not carried out before a crash", "carried out before a crash", "when the drain is cancelled"}[i]
+}
+
+func (c *cluster) newClient() *client { return &client{cluster: c, interruptAt: -1} }
 
 // serve carries out one request of the process.
 func (l *client) serve(ctx context.Context, name string, do func() error) error {
 	l.mu.Lock()
 	n := l.requests
 	l.requests++
-	dead, crash := l.dead, n == l.crashAt
+	dead, interrupted := l.dead, n == l.interruptAt
+	crash := interrupted && l.interruption != cancelled
 	var f fault
 	if l.nextFault != nil {
 		f = l.nextFault(n)
@@ -536,11 +562,14 @@ func (l *client) serve(ctx context.Context, name string, do func() error) error 
 		return do()
 	}
 	if crash {
-		if l.crashAfter {
+		if l.interruption == crashAfter {
 			_ = locked()
 		}
 		l.kill()
 		return errConnection
+	}
+	if interrupted {
+		l.kill()
 	}
 	switch {
 	case f.fails:
@@ -676,7 +705,7 @@ func (l *client) SetMinSize(ctx context.Context, s kubeapi.SizeChange) error {
 			return err
 		}
 		l.checkNotBelow(s.Size)
-		if !isSameSize(*field, s.Size) {
+		if !isSame(*field, s.Size) {
 			*field, meta.ManagedFields = s.Size, managedBy(s.FieldManager, name)
 			l.touch(&meta.ObjectMeta)
 		}
@@ -775,7 +804,7 @@ func (l *client) ListEndpointSlices(ctx context.Context, _ string) (all []kubeap
 			Name: "web-x", Labels: map[string]string{"kubernetes.io/service-name": "web"},
 		}}
 		for _, p := range l.pods {
-			ready := isServing(p, time.Now())
+			ready := l.isServing(p, time.Now())
 			e := kubeapi.Endpoint{TargetRef: &kubeapi.ObjectReference{Kind: "Pod", Name: p.Name, UID: p.UID}}
 			e.Conditions.Ready = &ready
 			slice.Endpoints = append(slice.Endpoints, e)

@@ -161,8 +161,8 @@ func (h *hold) takeOver(ctx context.Context) error {
 	return err
 }
 
-// restore takes back the raise of a record, and the deletion cost if the pod stays. The size is lowered first: with the
-// cost still set, the pod that leaves is preferred over a ready successor.
+// restore takes back the raise of a record, and the deletion cost if the pod stays. The size is lowered first: the cost is set only
+// while the successor receives traffic, and then the leaving pod goes instead.
 func (s *Surger) restore(ctx context.Context, r *record) (changedBy string, last sizeState, err error) {
 	changedBy, last, err = s.lower(ctx, r)
 	if err != nil {
@@ -171,14 +171,30 @@ func (s *Surger) restore(ctx context.Context, r *record) (changedBy string, last
 	return changedBy, last, s.restoreCost(ctx, r)
 }
 
+// readCost returns the present deletion cost of the record's pod; nil is absent.
+func (s *Surger) readCost(ctx context.Context, r *record) (cost *string, err error) {
+	err = s.changeCost(ctx, r, func(p *kubeapi.Pod) (*string, bool) {
+		cost = deletionCost(p)
+		return nil, false
+	})
+	return cost, err
+}
+
+// deletionCost returns the value of DeletionCostAnnotation; nil is absent.
+func deletionCost(p *kubeapi.Pod) *string {
+	if cost, ok := p.Annotations[DeletionCostAnnotation]; ok {
+		return &cost
+	}
+	return nil
+}
+
 // setCost makes the pod of the record the first that the ReplicaSet controller deletes. It returns an error if the pod
 // is gone or terminating.
 func (s *Surger) setCost(ctx context.Context, r *record) error {
 	lowest := lowestCost
-	err := s.changeCost(ctx, r, func(p *kubeapi.Pod) (*string, bool) {
+	return s.changeCost(ctx, r, func(p *kubeapi.Pod) (*string, bool) {
 		return &lowest, p.Annotations[DeletionCostAnnotation] != lowestCost
 	})
-	return err
 }
 
 // restoreCost gives the pod of the record its former deletion cost, if the pod stays and still has Slipway's cost.

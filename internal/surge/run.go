@@ -33,6 +33,9 @@ const (
 	// departureWait is how long the raised size is kept after the time of a request is over, while a successor starts. The drain
 	// then evicts or deletes the pod within 10 s.
 	departureWait = 12 * time.Second
+	// costWait is how long the ReplicaSet controller may take to see the deletion cost of the leaving pod. If it takes longer, it deletes
+	// the successor, and the leaving pod stays.
+	costWait = time.Second
 	// evictionWait limits how long the raised size is kept for an eviction.
 	evictionWait = 10 * time.Minute
 )
@@ -56,8 +59,10 @@ type surgeRun struct {
 	unanswered string
 	// unansweredCost is true if the request that set the deletion cost has no clear answer.
 	unansweredCost bool
-	lowered        bool
-	loweredAt      time.Time
+	// costSetAt is when the pod got the lowest deletion cost; zero if it does not have it.
+	costSetAt time.Time
+	lowered   bool
+	loweredAt time.Time
 	// evictableAt is when the caller was first asked to evict the pod.
 	evictableAt  time.Time
 	left         bool // the pod is terminating or gone
@@ -184,13 +189,10 @@ func (x *surgeRun) plan(ctx context.Context) (*record, error) {
 	}
 	r := &record{
 		Owner: o.toOwner(), Target: target, From: from, To: to, Node: x.request.Node,
-		Pod:       podRef{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
-		StartedAt: time.Now().UTC(), Until: x.request.earliestEnd(),
+		Pod:  podRef{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
+		Cost: deletionCost(current), StartedAt: time.Now().UTC(), Until: x.request.earliestEnd(),
 	}
 	r.Owner.Scaler = scaler
-	if cost, ok := current.Annotations[DeletionCostAnnotation]; ok {
-		r.Cost = &cost
-	}
 	x.owners, x.before = o, map[string]bool{}
 	for _, p := range siblings {
 		x.before[p.uid] = true
@@ -204,11 +206,6 @@ func (x *surgeRun) surge(ctx, background context.Context, wait *sync.WaitGroup) 
 	x.result.StartedAt = time.Now()
 	x.s.options.Metrics.SurgeStarted()
 	x.report(Raising, "", fmt.Sprintf("%s from %s to %d", x.record.Target, formatSize(x.record.From), x.record.To))
-	if err := x.s.setCost(ctx, x.record); err != nil {
-		x.left = errors.Is(err, errPodLeft)
-		x.unansweredCost = !x.left && kubeapi.UnknownResult(err)
-		return err
-	}
 	if err := x.raise(ctx); err != nil {
 		return err
 	}
@@ -236,6 +233,9 @@ func (x *surgeRun) surge(ctx, background context.Context, wait *sync.WaitGroup) 
 		if x.lowered {
 			return refuse(ReasonNotReadyInTime, "the successor %s is no longer Ready", successor.name)
 		}
+		if err := x.unsetCost(ctx); err != nil {
+			return err
+		}
 	}
 }
 
@@ -254,9 +254,9 @@ func (x *surgeRun) raise(ctx context.Context) error {
 		case err != nil:
 		case z.isOurs(r.To) && x.raised:
 			return nil
-		case !isSameSize(z.value, r.From) && x.raised:
+		case !isSame(z.value, r.From) && x.raised:
 			return x.newSizeChanged(z)
-		case !isSameSize(z.value, r.From):
+		case !isSame(z.value, r.From):
 			// The size has changed since it was read for the record.
 			if err = x.planAgain(ctx); err == nil {
 				r = x.record
@@ -290,12 +290,12 @@ func (x *surgeRun) raise(ctx context.Context) error {
 
 // planAgain replaces the record by one for the present size, before the raise.
 func (x *surgeRun) planAgain(ctx context.Context) error {
-	cost, started := x.record.Cost, x.record.StartedAt
+	started := x.record.StartedAt
 	r, err := x.plan(ctx)
 	if err != nil {
 		return err
 	}
-	r.Cost, r.StartedAt = cost, started
+	r.StartedAt = started
 	if err := x.hold.replace(ctx, r); err != nil {
 		return err
 	}
@@ -430,9 +430,52 @@ func (x *surgeRun) findMissingEndpoint(ctx context.Context, successorUID string)
 	return service, nil
 }
 
+// setCost gives the pod the lowest deletion cost. Before the successor receives traffic, the pod must not have it. Otherwise a lower size
+// would remove the only endpoint, past the PodDisruptionBudget.
+func (x *surgeRun) setCost(ctx context.Context) error {
+	err := x.recordCost(ctx)
+	if err == nil {
+		err = x.s.setCost(ctx, x.record)
+		x.unansweredCost = !errors.Is(err, errPodLeft) && kubeapi.UnknownResult(err)
+	}
+	if err != nil {
+		x.left = errors.Is(err, errPodLeft)
+		return toRefusal("set the deletion cost of pod "+x.record.Pod.String(), err)
+	}
+	x.costSetAt = time.Now()
+	return nil
+}
+
+// recordCost updates the record if another client has changed the deletion cost of the pod since the record was written.
+func (x *surgeRun) recordCost(ctx context.Context) error {
+	cost, err := x.s.readCost(ctx, x.record)
+	if err != nil || isSame(cost, x.record.Cost) {
+		return err
+	}
+	r := *x.record
+	r.Cost = cost
+	if err := x.hold.replace(ctx, &r); err != nil {
+		return err
+	}
+	x.record = &r
+	return nil
+}
+
+// unsetCost takes back setCost, because the successor no longer receives traffic.
+func (x *surgeRun) unsetCost(ctx context.Context) error {
+	if x.costSetAt.IsZero() {
+		return nil
+	}
+	x.costSetAt = time.Time{}
+	return x.s.restoreCost(ctx, x.record)
+}
+
 // remove makes the pod leave. It lowers the size if exactly this pod would then be deleted. Otherwise it asks the caller
 // to evict the pod.
 func (x *surgeRun) remove(ctx context.Context) error {
+	if err := x.setCost(ctx); err != nil {
+		return err
+	}
 	for {
 		pods, known := x.pods.snapshot()
 		if known && x.hasLeft(pods) {
@@ -443,7 +486,9 @@ func (x *surgeRun) remove(ctx context.Context) error {
 		}
 		now := time.Now()
 		next := now.Add(ownerInterval)
-		if !x.lowered {
+		if costSeen := x.costSetAt.Add(costWait); !x.lowered && now.Before(costSeen) {
+			next = costSeen
+		} else if !x.lowered {
 			safe, detail, err := x.lowerIfSafe(ctx, pods)
 			if err != nil {
 				return err
@@ -627,31 +672,38 @@ func (x *surgeRun) checkOwner(ctx context.Context) error {
 	return nil
 }
 
-// awaitDeparture waits until the pod leaves, if the time is over and a successor still starts. If the size was lowered now, the
-// ReplicaSet controller would delete that successor, and the next one would have to start from the beginning. If the size is
-// lowered already, the deletion cost protects the successor until the controller has removed the pod. If ctx ends, the drain has
-// stopped to remove the pod, and the wait ends too.
+// awaitDeparture waits until the pod leaves, if the time is over and there is a successor. If the size was lowered now, the
+// ReplicaSet controller would delete that successor, and the next one would have to start from the beginning. It lowers the size if
+// the controller would delete the leaving pod instead. The deletion cost then protects the successor until the controller has removed
+// the pod. If ctx ends, the drain has stopped to remove the pod, and the wait ends too.
 func (x *surgeRun) awaitDeparture(ctx context.Context) {
 	until := x.request.earliestEnd()
 	if until.IsZero() || time.Now().Before(until) || !x.raised {
 		return
 	}
-	timer := time.NewTimer(departureWait)
-	defer timer.Stop()
+	ctx, cancel := context.WithTimeout(ctx, departureWait)
+	defer cancel()
 	for {
 		pods, known := x.pods.snapshot()
 		stays := slices.ContainsFunc(pods, func(p podState) bool { return p.uid == x.request.Pod.UID && p.isActive() })
-		starting := slices.ContainsFunc(pods, func(p podState) bool { return !x.before[p.uid] && p.isActive() && p.unschedulable == "" })
-		if !known || !stays || !x.lowered && (!starting || x.findOtherVictim(pods) == "") {
+		hasSuccessor := slices.ContainsFunc(pods, func(p podState) bool { return !x.before[p.uid] && p.isActive() && p.unschedulable == "" })
+		if !known || !stays || !x.lowered && !hasSuccessor {
 			return
+		}
+		if !x.lowered && !x.costSetAt.IsZero() && x.findOtherVictim(pods) == "" {
+			if !x.hold.isHeld() {
+				return
+			}
+			if by, _, err := x.s.lower(ctx, x.record); err != nil || by != "" {
+				return
+			}
+			x.lowered = true
 		}
 		select {
 		case <-x.pods.changed:
 		case <-ctx.Done():
 			return
 		case <-x.lost:
-			return
-		case <-timer.C:
 			return
 		}
 	}

@@ -70,7 +70,7 @@ func (z sizeState) changedBy() string {
 	return "a client without a field manager"
 }
 
-func isSameSize(a, b *int32) bool { return a == b || a != nil && b != nil && *a == *b }
+func isSame[T comparable](a, b *T) bool { return a == b || a != nil && b != nil && *a == *b }
 
 func formatSize(v *int32) string {
 	if v == nil {
@@ -162,7 +162,7 @@ func (s *Surger) lower(ctx context.Context, r *record) (changedBy string, last s
 		switch {
 		case errors.Is(err, errTargetGone):
 			return "", z, nil
-		case err == nil && isSameSize(z.value, r.From):
+		case err == nil && isSame(z.value, r.From):
 			return "", z, nil
 		case err == nil && !z.isOurs(r.To):
 			return z.changedBy(), z, nil
