@@ -48,6 +48,7 @@ type cluster struct {
 	surplusAt   time.Time     // since when there are too many pods
 	stalledFor  time.Duration // from stalledAt: the EndpointSlice controller does nothing
 	stalledAt   time.Time
+	readyLag    time.Duration // until the ReplicaSet controller sees that a pod is Ready
 	metric      int32
 	gitOps      time.Duration // period in which a GitOps tool writes the wanted size; 0 is none
 
@@ -262,7 +263,7 @@ func (c *cluster) reconcilePods(now time.Time) {
 		c.surplusAt = now
 	}
 	if diff > 0 && now.Sub(c.surplusAt) >= c.removalLag {
-		slices.SortFunc(active, compareForDeletion)
+		slices.SortFunc(active, c.compareForDeletion)
 		serving := c.countServing(now)
 		for _, p := range active[:diff] {
 			c.terminate(p, now)
@@ -338,8 +339,14 @@ func (c *cluster) countServing(now time.Time) (n int) {
 	return n
 }
 
+// isCounted reports whether the ReplicaSet controller knows that the pod is Ready.
+func (c *cluster) isCounted(p *kubeapi.Pod) bool {
+	since, ready := p.ReadyTime()
+	return ready && p.DeletionTimestamp == nil && time.Since(since) >= c.readyLag
+}
+
 // compareForDeletion is the order of ActivePodsWithRanks.Less of pkg/controller/controller_utils.go in Kubernetes 1.37.
-func compareForDeletion(a, b *kubeapi.Pod) int {
+func (c *cluster) compareForDeletion(a, b *kubeapi.Pod) int {
 	phases := map[string]int{"Pending": 0, "Unknown": 1, "Running": 2}
 	toInt := func(v bool) int {
 		if v {
@@ -347,12 +354,12 @@ func compareForDeletion(a, b *kubeapi.Pod) int {
 		}
 		return 0
 	}
-	readyA, isReadyA := a.ReadyTime()
-	readyB, isReadyB := b.ReadyTime()
+	readyA, _ := a.ReadyTime()
+	readyB, _ := b.ReadyTime()
 	return cmp.Or(
 		cmp.Compare(toInt(a.Spec.NodeName != ""), toInt(b.Spec.NodeName != "")),
 		cmp.Compare(phases[a.Status.Phase], phases[b.Status.Phase]),
-		cmp.Compare(toInt(isReadyA), toInt(isReadyB)),
+		cmp.Compare(toInt(c.isCounted(a)), toInt(c.isCounted(b))),
 		cmp.Compare(toPodState(a).cost, toPodState(b).cost),
 		readyB.Compare(readyA),
 		b.CreationTimestamp.Compare(a.CreationTimestamp),
@@ -367,10 +374,13 @@ func (c *cluster) updateStatus() {
 		}
 		next := w.Status
 		next.ObservedGeneration = json.RawMessage(strconv.FormatInt(w.Generation, 10))
-		next.Replicas, next.ReadyReplicas = 0, int32(c.countReady())
+		next.Replicas, next.ReadyReplicas = 0, 0
 		for _, p := range c.pods {
 			if p.DeletionTimestamp == nil {
 				next.Replicas++
+			}
+			if c.isCounted(p) {
+				next.ReadyReplicas++
 			}
 		}
 		next.UpdatedReplicas = next.Replicas

@@ -493,11 +493,13 @@ func (x *surgeRun) remove(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			if !safe {
-				x.askForEviction(pods, detail)
-			}
 			if x.lowered {
 				continue
+			}
+			if safe {
+				next = now.Add(minOwnerInterval)
+			} else {
+				x.askForEviction(pods, detail)
 			}
 		} else {
 			next = x.loweredAt.Add(removalWait)
@@ -560,6 +562,14 @@ func (x *surgeRun) lowerIfSafe(ctx context.Context, watched []podState) (safe bo
 	if detail := x.findOtherVictim(pods); detail != "" {
 		return false, detail, nil
 	}
+	switch counted, err := x.areReadyPodsCounted(ctx, pods); {
+	case errors.As(err, &refused):
+		return false, "", err
+	case err == nil && !counted && time.Since(x.costSetAt) >= removalWait:
+		return false, fmt.Sprintf("the ReplicaSet controller has not counted the ready pods within %s", removalWait), nil
+	case err != nil || !counted:
+		return true, "", nil // await pauses, and it is tried again
+	}
 	if !x.hold.isHeld() {
 		return true, "", nil // await ends the surge if the record is lost
 	}
@@ -573,6 +583,19 @@ func (x *surgeRun) lowerIfSafe(ctx context.Context, watched []podState) (safe bo
 	}
 	x.lowered, x.loweredAt = true, time.Now()
 	return true, "", nil
+}
+
+// areReadyPodsCounted reports whether the ReplicaSet controller has seen that these pods are Ready. Until then it would delete the
+// successor.
+func (x *surgeRun) areReadyPodsCounted(ctx context.Context, pods []podState) (bool, error) {
+	rs := x.owners.replicaSet
+	ref := kubeapi.ObjectRef{APIVersion: "apps/v1", Kind: "ReplicaSet", Namespace: rs.Namespace, Name: rs.Name}
+	current, err := x.s.readWorkload(ctx, ref, rs.UID)
+	if err != nil {
+		return false, err
+	}
+	isObserved := owners{top: current, ref: ref}.isObserved()
+	return isObserved && int(current.Status.ReadyReplicas) >= countReadyBeside(pods, ""), nil
 }
 
 // findOtherVictim returns why lowering the size might not delete the leaving pod; empty if it does. The order is in

@@ -124,6 +124,11 @@ func TestSuccessorIsReadyBeforePodLeaves(t *testing.T) {
 		"autoscaler above it": func(t *testing.T) *cluster { return newCluster(t, 1).withAutoscaler(1, 2) },
 		"ScaledObject":        func(t *testing.T) *cluster { return newCluster(t, 1).withScaledObject() },
 		"without Service":     func(t *testing.T) *cluster { c := newCluster(t, 1); c.noService = true; return c },
+		"slow controller": func(t *testing.T) *cluster {
+			c := newCluster(t, 1)
+			c.noService, c.readyLag = true, 7*time.Second
+			return c
+		},
 	}
 	for name, makeCluster := range clusters {
 		t.Run(name, func(t *testing.T) {
@@ -318,6 +323,7 @@ func variant(t *testing.T, n int) *cluster {
 	c.noService = n%3 == 0
 	c.noRoom = n%7 == 6
 	c.stuckScaler = n%6 == 5
+	c.readyLag = time.Duration(n%5) * time.Second
 	if n%5 == 2 {
 		c.stallEndpoints(c.startup + 10*time.Second)
 	}
@@ -597,16 +603,17 @@ func TestLateSuccessorIsKeptWhenThePodIsEvicted(t *testing.T) {
 
 func TestSlowReplicaSetControllerDeletesNoSuccessor(t *testing.T) {
 	for name, tt := range map[string]struct {
-		lag, until time.Duration // until is about when the size is lowered
+		lag, readyLag, until time.Duration // until is about when the size is lowered
 	}{
-		"very slow":                   {lag: removalWait + 5*time.Second},
-		"at the end of the time":      {lag: 5 * time.Second, until: 24500 * time.Millisecond},
-		"before the size was lowered": {lag: 5 * time.Second, until: 23 * time.Second},
+		"very slow":                     {lag: removalWait + 5*time.Second},
+		"does not see that it is ready": {readyLag: 2 * removalWait},
+		"at the end of the time":        {lag: 5 * time.Second, until: 24500 * time.Millisecond},
+		"before the size was lowered":   {lag: 5 * time.Second, until: 23 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
 				c.mu.Lock()
-				c.removalLag = tt.lag
+				c.removalLag, c.readyLag = tt.lag, tt.readyLag
 				c.mu.Unlock()
 				var until time.Time
 				if tt.until > 0 {
