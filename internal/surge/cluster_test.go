@@ -61,6 +61,7 @@ type cluster struct {
 	lastScaling  time.Time
 	lastGitOps   time.Time
 	forbidden    map[string]bool // requests by name
+	noRecords    error           // the answer to the creation of a record, once its namespace is deleted
 }
 
 // watcher receives the pods' events of one watch.
@@ -853,9 +854,20 @@ func (l *client) putLease(lease kubeapi.Lease) *kubeapi.Lease {
 	return clone(stored)
 }
 
+// deleteRecordNamespace deletes the namespace of the records. The answer to the creation of another is then err.
+func (c *cluster) deleteRecordNamespace(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.leases)
+	c.noRecords = err
+}
+
 func (l *client) CreateLease(ctx context.Context, lease kubeapi.Lease) (*kubeapi.Lease, error) {
 	var made *kubeapi.Lease
 	err := l.serve(ctx, "CreateLease", func() error {
+		if l.noRecords != nil {
+			return l.noRecords
+		}
 		if l.leases[lease.Name] != nil {
 			return statusError(409, "AlreadyExists")
 		}

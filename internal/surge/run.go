@@ -741,13 +741,17 @@ func (x *surgeRun) end(ctx context.Context, cause error) error {
 	// After an outage, another process may have restored the size, and a later surge may have raised it.
 	for !h.isHeld() && !h.isLost() && !h.renew(restoring) && elapsed.Sleep(restoring, retryPause) {
 	}
+	isAlone := false
 	if h.isDeleted() {
 		// Without a record no other process restores the size.
-		if again, err := x.s.acquireRecord(restoring, x.record); err == nil && again != nil {
+		again, err := x.s.acquireRecord(restoring, x.record)
+		if again != nil {
 			h = again
 		}
+		// No process can write a record if the namespace of the records is deleted, or Slipway is uninstalled.
+		isAlone = err != nil && !errors.Is(err, errBusy)
 	}
-	if h.isLost() {
+	if h.isLost() && !isAlone {
 		x.result.RestoreErr = errRecordLost
 		return cause
 	}

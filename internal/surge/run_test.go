@@ -412,6 +412,18 @@ func newRandomFaults(seed int, stream uint64, permille int) func(int) fault {
 	}
 }
 
+// afterRaise calls act once, some time after the raise.
+func afterRaise(onProgress func(Progress), delay time.Duration, act func()) func(Progress) {
+	raised := false
+	return func(g Progress) {
+		if g.Step == AwaitingReady && !raised {
+			raised = true
+			time.AfterFunc(delay, act)
+		}
+		onProgress(g)
+	}
+}
+
 func TestI11UsersWishPrevailsInRandomInterleavings(t *testing.T) {
 	outcomes := map[string]int{}
 	for seed := range 200 {
@@ -422,6 +434,9 @@ func TestI11UsersWishPrevailsInRandomInterleavings(t *testing.T) {
 				c := variant(t, seed)
 				if r.IntN(4) == 0 && c.hpa == nil {
 					c.gitOps = time.Duration(5+r.IntN(30)) * time.Second
+				}
+				if r.IntN(4) == 0 {
+					c.stallEndpoints(time.Duration(r.IntN(240)) * time.Second)
 				}
 				return c
 			}, func(t *testing.T, ctx context.Context, c *cluster) {
@@ -457,7 +472,12 @@ func TestI11UsersWishPrevailsInRandomInterleavings(t *testing.T) {
 				} else {
 					until = time.Now().Add(5 * time.Minute)
 				}
-				result := p.Run(running, c.request(startDecision(), until))
+				request := c.request(startDecision(), until)
+				if r.IntN(8) == 0 {
+					answer := statusError([]int{403, 404}[r.IntN(2)], "")
+					request.OnProgress = afterRaise(request.OnProgress, time.Duration(r.IntN(30))*time.Second, func() { c.deleteRecordNamespace(answer) })
+				}
+				result := p.Run(running, request)
 				outcomes[result.Reason]++
 				stop()
 				time.Sleep(100 * time.Second)
@@ -497,18 +517,20 @@ func TestSurgeSurvivesOutageOfAPIServer(t *testing.T) {
 }
 
 func TestI11SizeIsRestoredAfterRecordWasDeleted(t *testing.T) {
-	simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
-		p := c.newProcess(ctx, "n1/1")
-		time.AfterFunc(7*time.Second, func() {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			clear(c.leases)
+	for name, answer := range map[string]error{
+		"record": nil, "namespace": statusError(404, "NotFound"), "rights": statusError(403, "Forbidden"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+				p := c.newProcess(ctx, "n1/1")
+				time.AfterFunc(7*time.Second, func() { c.deleteRecordNamespace(answer) })
+				_, result := p.surge(leaving, time.Time{}, nil)
+				check.Is(t, ReasonRecordLost, result.Reason, result)
+				check.Not(t, result.RestoreErr != nil, "result %+v", result)
+				check.Is(t, "", c.findI11Violation())
+			})
 		})
-		_, result := p.surge(leaving, time.Time{}, nil)
-		check.Is(t, ReasonRecordLost, result.Reason, result)
-		check.Not(t, result.RestoreErr != nil, "result %+v", result)
-		check.Is(t, "", c.findI11Violation())
-	})
+	}
 }
 
 func TestSurgeAfterOutageLeavesSizeToNextHolder(t *testing.T) {
