@@ -304,14 +304,22 @@ func (x *surgeRun) planAgain(ctx context.Context) error {
 }
 
 func (x *surgeRun) newSizeChanged(z sizeState) error {
-	by := z.changedBy()
+	x.rememberReversal(z)
+	return refuse(ReasonSizeChanged, "%s set %s to %s during the surge", z.changedBy(), x.record.Target, formatSize(z.value))
+}
+
+// rememberReversal refuses surges of the owner for a while if another client has taken back the raise. A GitOps tool would take back
+// each raise, but a user who sets a larger size would not.
+func (x *surgeRun) rememberReversal(z sizeState) {
+	if x.raisedAt.IsZero() || toMinSize(z.value) > toMinSize(x.record.From) {
+		return
+	}
 	x.s.mu.Lock()
+	defer x.s.mu.Unlock()
 	if len(x.s.reverted) >= maxLearned {
 		clear(x.s.reverted)
 	}
-	x.s.reverted[x.record.Owner.UID] = reversal{by: by, at: time.Now()}
-	x.s.mu.Unlock()
-	return refuse(ReasonSizeChanged, "%s set %s to %s during the surge", by, x.record.Target, formatSize(z.value))
+	x.s.reverted[x.record.Owner.UID] = reversal{by: z.changedBy(), at: time.Now()}
 }
 
 // awaitSuccessor waits until a pod that was created after the raise is Ready on another node.
@@ -761,6 +769,9 @@ func (x *surgeRun) end(ctx context.Context, cause error) error {
 	}
 	x.report(Restoring, successor, "")
 	_, last, err := x.s.restore(restoring, x.record)
+	if !x.lowered && len(last.otherManagers()) > 0 {
+		x.rememberReversal(last)
+	}
 	if err != nil {
 		x.result.RestoreErr = err
 		return cause

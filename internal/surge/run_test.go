@@ -245,6 +245,47 @@ func TestFailedSurgeRestoresSize(t *testing.T) {
 	}
 }
 
+func TestOnlyAReversalDelaysTheNextSurge(t *testing.T) {
+	pdb := &kubeapi.PodDisruptionBudget{ObjectMeta: kubeapi.ObjectMeta{Name: "never"}}
+	pdb.Status.ExpectedPods, pdb.Status.DesiredHealthy = 1, 1
+	revert := func(c *cluster) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.setReplicas(c.deployment, 1, "argocd")
+	}
+	for name, tt := range map[string]struct {
+		at      time.Duration // of the change
+		change  func(c *cluster)
+		ended   string // the reason of the end
+		refused string // the next decision
+	}{
+		"user raises the size":       {10 * time.Second, func(c *cluster) { c.scaleByUser(4) }, ReasonSizeChanged, ""},
+		"GitOps tool":                {10 * time.Second, revert, ReasonSizeChanged, ReasonReverted},
+		"GitOps tool, while it ends": {29900 * time.Millisecond, revert, ReasonUntil, ReasonReverted},
+		"nobody":                     {10 * time.Second, func(*cluster) {}, ReasonUntil, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+				c.mu.Lock()
+				c.neverReady = true
+				c.mu.Unlock()
+				p := c.newProcess(ctx, "n1/1")
+				time.AfterFunc(tt.at, func() { tt.change(c) })
+				result := p.Run(ctx, c.request(startDecision(), time.Now().Add(30*time.Second)))
+				check.Is(t, tt.ended, result.Reason, result)
+				time.Sleep(5 * time.Second)
+				d, err := p.Decide(ctx, *c.pod(leaving), []*kubeapi.PodDisruptionBudget{pdb}, true, time.Time{})
+				must.NoError(t, err)
+				if tt.refused == "" {
+					check.Is(t, Needed, d.Verdict, d)
+				} else {
+					check.Is(t, tt.refused, d.Reason, d)
+				}
+			})
+		})
+	}
+}
+
 func TestEvictionIsAskedForWhileSuccessorIsReady(t *testing.T) {
 	makeCluster := func(t *testing.T) *cluster { c := newCluster(t, 3); c.neverReady = true; return c }
 	simulate(t, makeCluster, func(t *testing.T, ctx context.Context, c *cluster) {

@@ -72,6 +72,14 @@ func (z sizeState) changedBy() string {
 
 func isSame[T comparable](a, b *T) bool { return a == b || a != nil && b != nil && *a == *b }
 
+// toMinSize returns the size that a field stands for. An autoscaler without a minimum keeps one pod.
+func toMinSize(v *int32) int32 {
+	if v == nil {
+		return 1
+	}
+	return *v
+}
+
 func formatSize(v *int32) string {
 	if v == nil {
 		return "none"
@@ -210,7 +218,7 @@ func (s *Surger) findTarget(ctx context.Context, o owners) (t sizeTarget, from *
 	if err != nil || hpa == nil {
 		return t, size, *size + 1, "", err
 	}
-	minSize, maxSize := int32(1), hpa.Spec.MaxReplicas
+	maxSize := hpa.Spec.MaxReplicas
 	if c := controllerOf(&hpa.ObjectMeta); c != nil && c.Kind == "ScaledObject" && hasGroup(c.APIVersion, "keda.sh") {
 		t.APIVersion, t.Kind, t.Name, t.UID, t.Field = c.APIVersion, c.Kind, c.Name, c.UID, "minReplicaCount"
 		scaled, err := call(ctx, func(ctx context.Context) (*kubeapi.ScaledObject, error) { return s.api.GetScaledObject(ctx, t.ref()) })
@@ -228,14 +236,11 @@ func (s *Surger) findTarget(ctx context.Context, o owners) (t sizeTarget, from *
 		t.APIVersion, t.Kind, t.Name, t.UID, t.Field = "autoscaling/v2", "HorizontalPodAutoscaler", hpa.Name, hpa.UID, "minReplicas"
 		from = hpa.Spec.MinReplicas
 	}
-	if from != nil {
-		minSize = *from
-	}
 	scaler = t.Kind + "/" + t.Name
 	if detail := findLoweringObstacle(hpa); detail != "" {
 		return t, from, 0, scaler, refuse(ReasonScalerStuck, "the HorizontalPodAutoscaler %s would not lower the size again: %s", hpa.Name, detail)
 	}
-	to = max(*size, minSize) + 1
+	to = max(*size, toMinSize(from)) + 1
 	if to > maxSize {
 		return t, from, to, scaler, refuse(ReasonAtMaximum, "%s %s allows at most %d pods, and %d would be needed", t.Kind, t.Name, maxSize, to)
 	}
