@@ -59,6 +59,7 @@ type cluster struct {
 	leastServing int  // the least number of ready endpoints, so far
 	created      int
 	lastScaling  time.Time
+	scaledGoneAt time.Time // when the ScaledObject was deleted
 	lastGitOps   time.Time
 	forbidden    map[string]bool // requests by name
 	noRecords    error           // the answer to the creation of a record, once its namespace is deleted
@@ -229,6 +230,9 @@ func (c *cluster) reconcile(now time.Time) {
 			c.hpa.Spec.MinReplicas = &least
 			c.touch(&c.hpa.ObjectMeta)
 		}
+	}
+	if !c.scaledGoneAt.IsZero() && now.Sub(c.scaledGoneAt) >= 2*time.Second {
+		c.hpa = nil // by the garbage collector
 	}
 	if c.hpa != nil && now.Sub(c.lastScaling) >= hpaInterval {
 		c.lastScaling = now
@@ -427,6 +431,21 @@ func (c *cluster) scaleByUser(size int32) {
 	}
 	c.wanted = size
 	c.leastReady = min(c.leastReady, int(c.lowestWanted()))
+}
+
+// deleteTarget deletes the object that Slipway raises. The user then wants what it has wanted. A ReplicaSet without a Deployment stays.
+func (c *cluster) deleteTarget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.wanted, c.wantedAbsent = c.lowestWanted(), false
+	switch {
+	case c.scaled != nil:
+		c.scaled, c.scaledGoneAt = nil, time.Now()
+	case c.hpa != nil:
+		c.hpa = nil
+	case c.deployment != nil: // with --cascade=orphan
+		c.deployment, c.replicaSet.OwnerReferences = nil, nil
+	}
 }
 
 // lowestWanted returns the size below which the application must not be.
@@ -708,8 +727,12 @@ func (l *client) SetReplicas(ctx context.Context, s kubeapi.SizeChange) error {
 
 func (l *client) SetMinSize(ctx context.Context, s kubeapi.SizeChange) error {
 	return l.serve(ctx, "SetMinSize", func() error {
+		isScaledObject := s.Object.Kind == "ScaledObject"
+		if isScaledObject && l.scaled == nil || l.hpa == nil {
+			return statusError(404, "NotFound")
+		}
 		meta, field, name := &l.hpa.ManagedMeta, &l.hpa.Spec.MinReplicas, "minReplicas"
-		if s.Object.Kind == "ScaledObject" {
+		if isScaledObject {
 			meta, field, name = &l.scaled.ManagedMeta, &l.scaled.Spec.MinReplicaCount, "minReplicaCount"
 		}
 		if err := checkPreconditions(&meta.ObjectMeta, s.UID, s.ResourceVersion); err != nil {

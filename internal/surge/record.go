@@ -38,21 +38,23 @@ type record struct {
 	// From is the value before the raise; nil is an absent field. To is the raised value.
 	From *int32 `json:"from"`
 	To   int32  `json:"to"`
-	Pod  podRef `json:"pod"`
-	Node string `json:"node"`
+	// ReplicaSet is that of the pod.
+	ReplicaSet objectRef `json:"replicaSet,omitzero"`
+	Pod        objectRef `json:"pod"`
+	Node       string    `json:"node"`
 	// Cost is the value of DeletionCostAnnotation before the surge; nil is absent.
 	Cost      *string   `json:"deletionCost,omitempty"`
 	StartedAt time.Time `json:"startedAt"`
 	Until     time.Time `json:"until,omitzero"`
 }
 
-type podRef struct {
+type objectRef struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	UID       string `json:"uid"`
 }
 
-func (p podRef) String() string { return p.Namespace + "/" + p.Name }
+func (p objectRef) String() string { return p.Namespace + "/" + p.Name }
 
 // parseRecord returns the record in a Lease.
 func parseRecord(l *kubeapi.Lease) (*record, error) {

@@ -189,8 +189,9 @@ func (x *surgeRun) plan(ctx context.Context) (*record, error) {
 	}
 	r := &record{
 		Owner: o.toOwner(), Target: target, From: from, To: to, Node: x.request.Node,
-		Pod:  podRef{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
-		Cost: deletionCost(current), StartedAt: time.Now().UTC(), Until: x.request.earliestEnd(),
+		Pod:        objectRef{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
+		ReplicaSet: objectRef{Namespace: pod.Namespace, Name: o.replicaSet.Name, UID: o.replicaSet.UID},
+		Cost:       deletionCost(current), StartedAt: time.Now().UTC(), Until: x.request.earliestEnd(),
 	}
 	r.Owner.Scaler = scaler
 	x.owners, x.before = o, map[string]bool{}

@@ -491,9 +491,12 @@ func TestI11UsersWishPrevailsInRandomInterleavings(t *testing.T) {
 				if r.IntN(6) == 0 {
 					time.AfterFunc(time.Duration(r.IntN(60000))*time.Millisecond, stop)
 				}
+				writes := rand.New(rand.NewPCG(uint64(seed), 4))
+				count := writes.IntN(4)
+				isConstant := count == 0 && c.gitOps == 0
 				wait.Go(func() {
-					r := rand.New(rand.NewPCG(uint64(seed), 4))
-					for range r.IntN(4) {
+					r := writes
+					for range count {
 						elapsed.Sleep(running, time.Duration(r.IntN(25000))*time.Millisecond)
 						size := int32(1 + r.IntN(5))
 						if c.gitOps == 0 && size != c.currentField() {
@@ -514,9 +517,14 @@ func TestI11UsersWishPrevailsInRandomInterleavings(t *testing.T) {
 					until = time.Now().Add(5 * time.Minute)
 				}
 				request := c.request(startDecision(), until)
-				if r.IntN(8) == 0 {
+				switch r.IntN(8) {
+				case 0:
 					answer := statusError([]int{403, 404}[r.IntN(2)], "")
 					request.OnProgress = afterRaise(request.OnProgress, time.Duration(r.IntN(30))*time.Second, func() { c.deleteRecordNamespace(answer) })
+				case 1:
+					if isConstant {
+						request.OnProgress = afterRaise(request.OnProgress, time.Duration(r.IntN(30))*time.Second, c.deleteTarget)
+					}
 				}
 				result := p.Run(running, request)
 				outcomes[result.Reason]++
@@ -574,6 +582,70 @@ func TestI11SizeIsRestoredAfterRecordWasDeleted(t *testing.T) {
 	}
 }
 
+func TestI11SizeIsRestoredAfterItsTargetWasDeleted(t *testing.T) {
+	clusters := map[string]func(t *testing.T) *cluster{
+		"Deployment":   single,
+		"autoscaler":   func(t *testing.T) *cluster { return newCluster(t, 1).withAutoscaler(1, 5) },
+		"ScaledObject": func(t *testing.T) *cluster { return newCluster(t, 1).withScaledObject() },
+	}
+	for name, makeCluster := range clusters {
+		for _, crash := range []bool{false, true} {
+			for _, after := range []time.Duration{5 * time.Second, 25 * time.Second} { // the successor is Ready after 20 s
+				t.Run(fmt.Sprintf("%s after %s, crash %t", name, after, crash), func(t *testing.T) {
+					simulate(t, makeCluster, func(t *testing.T, ctx context.Context, c *cluster) {
+						c.mu.Lock()
+						c.stallEndpoints(time.Hour)
+						c.mu.Unlock()
+						p, other := c.newProcess(ctx, "n1/1"), c.newProcess(ctx, "n2/1")
+						var wait sync.WaitGroup
+						wait.Go(func() { other.RestoreExpired(other.ctx) })
+						time.AfterFunc(after, func() {
+							if crash {
+								p.crash()
+							}
+							c.deleteTarget()
+						})
+						result := p.Run(p.ctx, c.request(startDecision(), time.Time{}))
+						check.Is(t, !crash, result.Reason == ReasonDeleting, result)
+						time.Sleep(time.Minute)
+						check.Is(t, "", c.findI11Violation())
+						check.Not(t, c.pod(leaving) == nil, "the pod was deleted, although its surge failed")
+						other.client.kill()
+						wait.Wait()
+					})
+				})
+			}
+		}
+	}
+}
+
+func TestDeletedTargetLeavesSizesOfOthers(t *testing.T) {
+	for name, change := range map[string]func(c *cluster){
+		"user sets the size": func(c *cluster) { c.replicaSet.ManagedFields = managedBy("kubectl", "replicas") },
+		"another Deployment": func(c *cluster) {
+			c.replicaSet.OwnerReferences = []kubeapi.OwnerReference{{Kind: "Deployment", Name: "new", UID: "u-new", Controller: isController()}}
+		},
+		"another ReplicaSet": func(c *cluster) { c.replicaSet.UID = "u-new" },
+		"it is deleted too":  func(c *cluster) { now := time.Now(); c.replicaSet.DeletionTimestamp = &now },
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+				p := c.newProcess(ctx, "n1/1")
+				time.AfterFunc(5*time.Second, func() {
+					c.deleteTarget()
+					c.mu.Lock()
+					defer c.mu.Unlock()
+					change(c)
+				})
+				result := p.Run(ctx, c.request(startDecision(), time.Time{}))
+				check.Is(t, ReasonDeleting, result.Reason, result)
+				check.Not(t, result.RestoreErr != nil, "result %+v", result)
+				check.Is(t, 2, c.currentField())
+			})
+		})
+	}
+}
+
 func TestSurgeAfterOutageLeavesSizeToNextHolder(t *testing.T) {
 	simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
 		c.mu.Lock()
@@ -604,7 +676,7 @@ func TestForgedRecordIsNotRestored(t *testing.T) {
 	size := func(n int32) *int32 { return &n }
 	genuine := func() record {
 		return record{
-			Owner: Owner{UID: "u-web"}, From: size(1), To: 2, Pod: podRef{Namespace: namespace, Name: leaving},
+			Owner: Owner{UID: "u-web"}, From: size(1), To: 2, Pod: objectRef{Namespace: namespace, Name: leaving},
 			Target: sizeTarget{APIVersion: "apps/v1", Kind: "Deployment", Namespace: namespace, Name: "web", UID: "u-web", Field: "replicas"},
 		}
 	}

@@ -15,6 +15,8 @@ import (
 )
 
 const (
+	// controllerManager is the field manager of the Deployment controller and of HorizontalPodAutoscalers.
+	controllerManager = "kube-controller-manager"
 	// defaultMaxReplicaCount is the maximum of a ScaledObject that names none.
 	defaultMaxReplicaCount = 100
 	// retryPause is the pause after a request without a clear answer.
@@ -49,6 +51,7 @@ type sizeState struct {
 	value           *int32
 	resourceVersion string
 	managers        []string          // of the field
+	passedOn        bool              // a controller has set the size because of the target
 	workload        *kubeapi.Workload // the target, unless it is an autoscaler
 }
 
@@ -58,8 +61,12 @@ func (z sizeState) isOurs(value int32) bool {
 	return z.value != nil && *z.value == value && len(z.otherManagers()) == 0
 }
 
+// otherManagers returns the managers of the field other than Slipway. If the target was deleted, the controllers that passed the raise on
+// do not count either.
 func (z sizeState) otherManagers() []string {
-	return slices.DeleteFunc(slices.Clone(z.managers), func(m string) bool { return m == FieldManager })
+	return slices.DeleteFunc(slices.Clone(z.managers), func(m string) bool {
+		return m == FieldManager || z.passedOn && m == controllerManager
+	})
 }
 
 // changedBy names who has set the field, for a person.
@@ -169,7 +176,7 @@ func (s *Surger) lower(ctx context.Context, r *record) (changedBy string, last s
 		z, err := s.readSize(ctx, r.Target)
 		switch {
 		case errors.Is(err, errTargetGone):
-			return "", z, nil
+			return "", z, s.lowerRemaining(ctx, r)
 		case err == nil && isSame(z.value, r.From):
 			return "", z, nil
 		case err == nil && !z.isOurs(r.To):
@@ -184,6 +191,72 @@ func (s *Surger) lower(ctx context.Context, r *record) (changedBy string, last s
 			return "", z, pauseErr
 		}
 	}
+}
+
+// lowerRemaining takes back the raise of a record whose target was deleted. The target has passed the raise on: an autoscaler to its
+// Deployment, and a Deployment to its ReplicaSet, which stays after kubectl delete --cascade=orphan. It retries until ctx ends.
+func (s *Surger) lowerRemaining(ctx context.Context, r *record) error {
+	for _, t := range r.remainingTargets() {
+		for {
+			z, err := s.readRemaining(ctx, r, t)
+			if errors.Is(err, errTargetGone) {
+				break
+			}
+			if err == nil && !z.isOurs(r.To) {
+				return nil
+			}
+			if err == nil {
+				to := r.To - 1
+				err = s.writeSize(ctx, t, z.resourceVersion, &to)
+			}
+			if err == nil {
+				return nil
+			}
+			if err := pauseAfter(ctx, err); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// remainingTargets returns the sizes that may be raised after the target was deleted: of the owner that it sized, and of the ReplicaSet.
+func (r *record) remainingTargets() (all []sizeTarget) {
+	add := func(apiVersion, kind, name, uid string) {
+		t := sizeTarget{APIVersion: apiVersion, Kind: kind, Namespace: r.Target.Namespace, Name: name, UID: uid, Field: "replicas"}
+		if want := sizeFields[kind]; uid != "" && uid != r.Target.UID && want.field == t.Field && hasGroup(apiVersion, want.group) {
+			all = append(all, t)
+		}
+	}
+	add(r.Owner.APIVersion, r.Owner.Kind, r.Owner.Name, r.Owner.UID)
+	add("apps/v1", "ReplicaSet", r.ReplicaSet.Name, r.ReplicaSet.UID)
+	return all
+}
+
+// readRemaining reads the size of what is left of the target of a record. The value is nil if another object sizes it now.
+func (s *Surger) readRemaining(ctx context.Context, r *record, t sizeTarget) (sizeState, error) {
+	hpa, err := s.findAutoscaler(ctx, t.ref())
+	var refused *refusal
+	switch {
+	case errors.As(err, &refused) && refused.reason == ReasonScalerConflict:
+		return sizeState{}, nil
+	case err != nil:
+		return sizeState{}, err
+	case hpa != nil:
+		if c := controllerOf(&hpa.ObjectMeta); c != nil && c.UID == r.Target.UID {
+			return sizeState{}, fmt.Errorf("the HorizontalPodAutoscaler %s/%s of the deleted %s still exists", hpa.Namespace, hpa.Name, r.Target.Kind)
+		}
+		return sizeState{}, nil
+	}
+	z, err := s.readSize(ctx, t)
+	if err != nil {
+		return z, err
+	}
+	z.passedOn = true
+	if w := z.workload; w.DeletionTimestamp != nil || t.Kind == "ReplicaSet" && controllerOf(&w.ObjectMeta) != nil {
+		z.value = nil
+	}
+	return z, nil
 }
 
 // pauseAfter waits before a request is repeated that returned err. It returns the error if a repetition is useless, or
