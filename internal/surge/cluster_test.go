@@ -76,6 +76,7 @@ const (
 	tick        = 400 * time.Millisecond
 	podGrace    = time.Second
 	hpaInterval = 15 * time.Second
+	slowWebhook = 28 * time.Second // a little less than its longest timeout
 )
 
 var errConnection = errors.New("connection reset")
@@ -505,6 +506,17 @@ func (c *cluster) pod(name string) *kubeapi.Pod {
 	return nil
 }
 
+// findTraces returns a violation of I11 or the records that are left; empty if there is neither.
+func (c *cluster) findTraces() string {
+	violation := c.findI11Violation()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if violation == "" && len(c.leases) > 0 {
+		return fmt.Sprintf("%d records are left over", len(c.leases))
+	}
+	return violation
+}
+
 // findI11Violation returns how the application differs from what its user wants; empty if it does not.
 func (c *cluster) findI11Violation() string {
 	c.mu.Lock()
@@ -516,8 +528,6 @@ func (c *cluster) findI11Violation() string {
 		return fmt.Sprintf("the field is %s, want %d", formatSize(v), c.wanted)
 	case c.hpa != nil && !c.stuckScaler && *c.deployment.Spec.Replicas != c.lowestWanted():
 		return fmt.Sprintf("the autoscaler's size is %d, want %d", *c.deployment.Spec.Replicas, c.lowestWanted())
-	case len(c.leases) > 0:
-		return fmt.Sprintf("%d records are left over", len(c.leases))
 	}
 	for _, p := range c.pods {
 		if _, ok := p.Annotations[DeletionCostAnnotation]; ok && p.DeletionTimestamp == nil {
@@ -556,11 +566,12 @@ type interruption int
 const (
 	crashBefore interruption = iota // the request is not carried out
 	crashAfter
+	crashLate // a size is changed after slowWebhook, other requests are not carried out
 	cancelled // the process lives, and its context ends
 )
 
 func (i interruption) String() string {
-	return [...]string{"not carried out before a crash", "carried out before a crash", "when the drain is cancelled"}[i]
+	return [...]string{"not carried out before a crash", "carried out before a crash", "carried out long after a crash", "when the drain is cancelled"}[i]
 }
 
 func (c *cluster) newClient() *client { return &client{cluster: c, interruptAt: -1} }
@@ -592,8 +603,11 @@ func (l *client) serve(ctx context.Context, name string, do func() error) error 
 		return do()
 	}
 	if crash {
-		if l.interruption == crashAfter {
+		switch {
+		case l.interruption == crashAfter:
 			_ = locked()
+		case l.interruption == crashLate && (name == "SetReplicas" || name == "SetMinSize"):
+			time.AfterFunc(slowWebhook, func() { _ = locked() })
 		}
 		l.kill()
 		return errConnection
@@ -611,7 +625,7 @@ func (l *client) serve(ctx context.Context, name string, do func() error) error 
 	if !elapsed.Sleep(ctx, time.Millisecond+f.before) {
 		if f.late && isWrite(name) {
 			go func() {
-				time.Sleep(min(f.before-time.Since(began), 3*time.Second))
+				time.Sleep(f.before - time.Since(began))
 				_ = locked()
 			}()
 		}

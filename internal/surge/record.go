@@ -27,6 +27,10 @@ const (
 	// the renewal was sent. A request that it then sends has ended before another process can take the record over.
 	ownershipTimeout = leaseDuration - requestTimeout - 4*time.Second
 	renewInterval    = 5 * time.Second
+	// lateRequestWait is how long a request may be carried out after its sender no longer awaits it. It is the longest timeout of an
+	// admission webhook. A request is sent at most ownershipTimeout after a renewal, so it has ended before a record that was taken over
+	// and then kept for this time expires.
+	lateRequestWait = 30 * time.Second
 	// busyInterval is the mean pause between two tries to create a record that another process holds.
 	busyInterval = 2 * time.Second
 )
@@ -42,6 +46,10 @@ type record struct {
 	ReplicaSet objectRef `json:"replicaSet,omitzero"`
 	Pod        objectRef `json:"pod"`
 	Node       string    `json:"node"`
+	// Raised is true once the API server has confirmed the raise.
+	Raised bool `json:"raised,omitempty"`
+	// AwaitsLateRequest is true if the changes were taken back, and the record is only kept for lateRequestWait.
+	AwaitsLateRequest bool `json:"awaitsLateRequest,omitempty"`
 	// Cost is the value of DeletionCostAnnotation before the surge; nil is absent.
 	Cost      *string   `json:"deletionCost,omitempty"`
 	StartedAt time.Time `json:"startedAt"`
@@ -99,9 +107,10 @@ func (r *record) findProblem(leaseName string) string {
 // hold is this process's hold on the record of one owner.
 type hold struct {
 	s *Surger
-	// turn is full while a request for the Lease is in flight. Its holder may use lease.
-	turn  chan struct{}
-	lease kubeapi.Lease
+	// turn is full while a request for the Lease is in flight. Its holder may use lease and duration.
+	turn     chan struct{}
+	lease    kubeapi.Lease
+	duration time.Duration // in each write of the Lease
 
 	mu      sync.Mutex
 	renewed time.Time // before the last successful write was sent
@@ -111,7 +120,7 @@ type hold struct {
 }
 
 func (s *Surger) newHold(l kubeapi.Lease, renewed time.Time) *hold {
-	return &hold{s: s, turn: make(chan struct{}, 1), lease: l, renewed: renewed}
+	return &hold{s: s, turn: make(chan struct{}, 1), lease: l, duration: leaseDuration, renewed: renewed}
 }
 
 var (
@@ -184,8 +193,7 @@ func (s *Surger) acquireRecord(ctx context.Context, r *record) (*hold, error) {
 }
 
 // takeExisting reads the Lease that prevents the creation of l. It returns the hold if an earlier request of this surge
-// created it and the answer was lost. It restores the Lease if it has expired or is left over from this process. exists is false if
-// the Lease is gone.
+// created it and the answer was lost. It restores the Lease if it has expired. exists is false if the Lease is gone.
 func (s *Surger) takeExisting(ctx context.Context, l kubeapi.Lease, seen *observation) (h *hold, exists bool, err error) {
 	current, err := call(ctx, func(ctx context.Context) (*kubeapi.Lease, error) {
 		return s.api.GetLease(ctx, l.Namespace, l.Name)
@@ -193,12 +201,11 @@ func (s *Surger) takeExisting(ctx context.Context, l kubeapi.Lease, seen *observ
 	if err != nil {
 		return nil, !kubeapi.IsNotFound(err), nil // the next try shows what there is
 	}
-	own := current.Spec.HolderIdentity == s.options.Identity
-	if own && current.Annotations[recordAnnotation] == l.Annotations[recordAnnotation] {
+	if current.Spec.HolderIdentity == s.options.Identity && current.Annotations[recordAnnotation] == l.Annotations[recordAnnotation] {
 		return s.newHold(*current, current.Spec.RenewTime.Time), true, nil
 	}
 	seen.update(current, time.Now())
-	if own || !time.Now().Before(seen.expiry(current)) {
+	if !time.Now().Before(seen.expiry(current)) {
 		if _, err := parseRecord(current); err != nil {
 			return nil, true, refuse(ReasonBusy, "the record of another surge is invalid, delete it if no surge runs: %v", err)
 		}
@@ -261,17 +268,38 @@ func (h *hold) renew(ctx context.Context) bool {
 	return h.write(ctx, h.lease) == nil
 }
 
-// replace writes another record into the Lease.
-func (h *hold) replace(ctx context.Context, r *record) error {
+// setRecord makes each following write of the Lease contain another record.
+func (h *hold) setRecord(r *record) error {
 	l, err := h.s.newLease(r, time.Now())
 	if err != nil {
 		return err
 	}
+	h.turn <- struct{}{}
+	h.lease.Annotations = l.Annotations
+	<-h.turn
+	return nil
+}
+
+// awaitLateRequest keeps the record after its changes were taken back. A request that changes the size or the deletion cost may still be
+// carried out: it hangs in an admission webhook, and the holder has crashed or got no answer. When the record expires, a process looks
+// again.
+func (h *hold) awaitLateRequest(ctx context.Context, r *record) error {
+	next := *r
+	next.AwaitsLateRequest = true
+	h.turn <- struct{}{}
+	h.duration = lateRequestWait
+	<-h.turn
+	return h.replace(ctx, &next)
+}
+
+// replace writes another record into the Lease.
+func (h *hold) replace(ctx context.Context, r *record) error {
+	if err := h.setRecord(r); err != nil {
+		return err
+	}
 	for {
 		h.turn <- struct{}{}
-		next := h.lease
-		next.Annotations = l.Annotations
-		err := h.write(ctx, next)
+		err := h.write(ctx, h.lease)
 		<-h.turn
 		if err == nil {
 			return nil
@@ -293,6 +321,7 @@ func (h *hold) write(ctx context.Context, l kubeapi.Lease) error {
 	}
 	began := time.Now()
 	h.s.setHolder(&l, began)
+	l.Spec.LeaseDurationSeconds = int32(h.duration / time.Second)
 	made, err := call(ctx, func(ctx context.Context) (*kubeapi.Lease, error) { return h.s.api.UpdateLease(ctx, l) })
 	switch {
 	case err == nil:

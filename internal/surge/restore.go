@@ -109,8 +109,7 @@ func (s *Surger) RestoreExpired(ctx context.Context) {
 	}
 }
 
-// takeOverTime returns when this process may take over a record. A record that this process has left over is due at
-// once.
+// takeOverTime returns when this process may take over a record. A record of a surge that this process runs is not due.
 func (s *Surger) takeOverTime(l *kubeapi.Lease, o *observation, jitter time.Duration) time.Time {
 	if l.Spec.HolderIdentity == s.options.Identity {
 		if r, err := parseRecord(l); err == nil && s.isRunning(r.Owner.UID) {
@@ -137,9 +136,12 @@ func (s *Surger) restoreExpired(ctx context.Context, l kubeapi.Lease) error {
 		}
 		return err
 	}
-	changedBy, _, err := s.restore(ctx, r)
+	changedBy, last, err := s.restore(ctx, r)
 	if err != nil {
 		return err
+	}
+	if !r.Raised && !r.AwaitsLateRequest && isSame(last.value, r.From) {
+		return h.awaitLateRequest(ctx, r) // the raise may still come
 	}
 	if err := h.release(ctx); err != nil {
 		return err

@@ -211,6 +211,12 @@ func (x *surgeRun) surge(ctx, background context.Context, wait *sync.WaitGroup) 
 		return err
 	}
 	x.raisedAt = time.Now()
+	raised := *x.record
+	raised.Raised = true
+	if err := x.hold.setRecord(&raised); err != nil { // the next renewal writes it
+		return err
+	}
+	x.record = &raised
 	selector, err := siblingSelector(&x.request.Pod, x.owners.replicaSet)
 	if err != nil {
 		return err
@@ -778,7 +784,7 @@ func (x *surgeRun) end(ctx context.Context, cause error) error {
 		return cause
 	}
 	if x.unansweredCost || x.unanswered != "" && x.unanswered == last.resourceVersion {
-		// The request may still be carried out. Another process looks again when the record has expired.
+		_ = h.awaitLateRequest(restoring, x.record) // without an answer, the record expires sooner
 		return cause
 	}
 	if err := h.release(restoring); err != nil {

@@ -108,7 +108,7 @@ func simulate(t *testing.T, makeCluster func(t *testing.T) *cluster, test func(t
 		test(t, ctx, c)
 		cancel()
 		wait.Wait()
-		time.Sleep(5 * time.Second) // requests that still are carried out
+		time.Sleep(slowWebhook) // requests that still are carried out
 	})
 }
 
@@ -152,7 +152,7 @@ func TestSuccessorIsReadyBeforePodLeaves(t *testing.T) {
 					t.Errorf("steps %v", steps)
 				}
 				time.Sleep(time.Minute)
-				check.Is(t, "", c.findI11Violation())
+				check.Is(t, "", c.findTraces())
 				ready, serving := c.leastCounts()
 				check.Is(t, 1, ready)
 				check.Not(t, !c.noService && serving != 1, "for a time %d endpoints were ready", serving)
@@ -236,7 +236,7 @@ func TestFailedSurgeRestoresSize(t *testing.T) {
 					check.Is(t, wanted, c.currentField())
 				}
 				time.Sleep(30 * time.Second)
-				check.Is(t, "", c.findI11Violation())
+				check.Is(t, "", c.findTraces())
 				check.Not(t, c.pod(leaving) == nil, "the pod was deleted, although its surge failed")
 				ready, serving := c.leastCounts()
 				check.Not(t, ready != 1 || serving != 1, "for a time %d pods were ready, and %d ready endpoints", ready, serving)
@@ -314,7 +314,7 @@ func TestEvictionIsAskedForWhileSuccessorIsReady(t *testing.T) {
 		}, steps)
 		check.Is(t, 30*time.Second, p.startup("u-web", nil).Round(5*time.Second)) // not the 20 s until it was Ready again
 		time.Sleep(time.Minute)
-		check.Is(t, "", c.findI11Violation())
+		check.Is(t, "", c.findTraces())
 		check.Not(t, c.pod("web-1-3") == nil || c.pod("web-1-4") == nil, "a ready pod was deleted instead of the leaving one")
 	})
 }
@@ -339,7 +339,7 @@ func TestNoEvictionIsAskedForWithTooFewReadyPods(t *testing.T) {
 		result := p.Run(ctx, r)
 		check.Not(t, !result.PodLeft, "result %+v", result)
 		time.Sleep(time.Minute)
-		check.Is(t, "", c.findI11Violation())
+		check.Is(t, "", c.findTraces())
 		ready, _ := c.leastCounts()
 		check.Is(t, 2, ready)
 	})
@@ -389,7 +389,7 @@ func TestI11SizeIsRestoredAfterInterruptionAtEachRequest(t *testing.T) {
 	interruptions := 0
 	for n := range 30 {
 		for request, reached := 0, true; reached; request++ {
-			how := interruption((n/2 + request) % 3)
+			how := interruption((n/2 + request) % 4)
 			ok := t.Run(fmt.Sprintf("surge %d, request %d %s", n, request, how), func(t *testing.T) {
 				simulate(t, func(t *testing.T) *cluster { return variant(t, n) }, func(t *testing.T, ctx context.Context, c *cluster) {
 					p := c.newProcess(ctx, "n1/1")
@@ -408,10 +408,15 @@ func TestI11SizeIsRestoredAfterInterruptionAtEachRequest(t *testing.T) {
 					var wait sync.WaitGroup
 					wait.Go(func() { other.RestoreExpired(other.ctx) })
 					time.Sleep(time.Minute)
+					if how == crashLate {
+						time.Sleep(time.Minute)
+					}
 					check.Is(t, "", c.findI11Violation())
 					ready, _ := c.leastCounts()
 					check.Not(t, ready < int(c.lowestWanted()), "only %d pods were ready", ready)
 					<-ended
+					time.Sleep(time.Minute)
+					check.Is(t, "", c.findTraces())
 					other.client.kill()
 					wait.Wait()
 				})
@@ -443,7 +448,9 @@ func newRandomFaults(seed int, stream uint64, permille int) func(int) fault {
 			f.unanswered = true
 		case 2:
 			f.before = time.Duration(r.IntN(8000)) * time.Millisecond
-			f.late = r.IntN(2) == 0
+			if f.late = r.IntN(2) == 0; f.late {
+				f.before = time.Duration(r.Int64N(int64(slowWebhook)))
+			}
 		case 3:
 			f.overloaded = true
 		case 4:
@@ -522,15 +529,15 @@ func TestI11UsersWishPrevailsInRandomInterleavings(t *testing.T) {
 					answer := statusError([]int{403, 404}[r.IntN(2)], "")
 					request.OnProgress = afterRaise(request.OnProgress, time.Duration(r.IntN(30))*time.Second, func() { c.deleteRecordNamespace(answer) })
 				case 1:
-					if isConstant {
+					if isConstant && !c.stuckScaler {
 						request.OnProgress = afterRaise(request.OnProgress, time.Duration(r.IntN(30))*time.Second, c.deleteTarget)
 					}
 				}
 				result := p.Run(running, request)
 				outcomes[result.Reason]++
 				stop()
-				time.Sleep(100 * time.Second)
-				check.Is(t, "", c.findI11Violation(), result)
+				time.Sleep(5 * time.Minute)
+				check.Is(t, "", c.findTraces(), result)
 				p.client.kill()
 				other.client.kill()
 				wait.Wait()
@@ -557,7 +564,7 @@ func TestSurgeSurvivesOutageOfAPIServer(t *testing.T) {
 		wait.Go(func() { other.RestoreExpired(other.ctx) })
 		_, result := p.surge(leaving, time.Time{}, nil)
 		check.Not(t, !result.PodLeft || result.RestoreErr != nil, "result %+v", result)
-		check.Is(t, "", c.findI11Violation())
+		check.Is(t, "", c.findTraces())
 		ready, _ := c.leastCounts()
 		check.Is(t, 1, ready)
 		other.client.kill()
@@ -576,7 +583,7 @@ func TestI11SizeIsRestoredAfterRecordWasDeleted(t *testing.T) {
 				_, result := p.surge(leaving, time.Time{}, nil)
 				check.Is(t, ReasonRecordLost, result.Reason, result)
 				check.Not(t, result.RestoreErr != nil, "result %+v", result)
-				check.Is(t, "", c.findI11Violation())
+				check.Is(t, "", c.findTraces())
 			})
 		})
 	}
@@ -608,7 +615,7 @@ func TestI11SizeIsRestoredAfterItsTargetWasDeleted(t *testing.T) {
 						result := p.Run(p.ctx, c.request(startDecision(), time.Time{}))
 						check.Is(t, !crash, result.Reason == ReasonDeleting, result)
 						time.Sleep(time.Minute)
-						check.Is(t, "", c.findI11Violation())
+						check.Is(t, "", c.findTraces())
 						check.Not(t, c.pod(leaving) == nil, "the pod was deleted, although its surge failed")
 						other.client.kill()
 						wait.Wait()
@@ -732,7 +739,7 @@ func TestLateSuccessorIsKeptWhenThePodIsEvicted(t *testing.T) {
 		must.Not(t, successor == nil, "the successor was deleted")
 		_, ready := successor.ReadyTime()
 		check.Not(t, !ready, "the successor is not ready")
-		check.Is(t, "", c.findI11Violation())
+		check.Is(t, "", c.findTraces())
 	})
 }
 
@@ -758,7 +765,7 @@ func TestSlowReplicaSetControllerDeletesNoSuccessor(t *testing.T) {
 				result := c.newProcess(ctx, "n1/1").Run(ctx, c.request(startDecision(), until))
 				check.Is(t, tt.until == 0, result.PodLeft, result)
 				time.Sleep(time.Minute)
-				check.Is(t, "", c.findI11Violation())
+				check.Is(t, "", c.findTraces())
 				ready, serving := c.leastCounts()
 				check.Not(t, ready != 1 || serving != 1, "for a time %d pods were ready, and %d ready endpoints", ready, serving)
 				check.Not(t, c.pod("web-1-2") == nil, "the successor was deleted")
@@ -779,7 +786,7 @@ func TestEndedDrainAwaitsNoDeparture(t *testing.T) {
 		p.Run(draining, Request{Pod: *c.pod(leaving), Node: "n1", Decision: startDecision(), Until: began.Add(30 * time.Second)})
 		check.Is(t, 32*time.Second, time.Since(began).Round(time.Second))
 		check.Is(t, 1, c.currentField())
-		check.Is(t, "", c.findI11Violation())
+		check.Is(t, "", c.findTraces())
 	})
 }
 
@@ -820,7 +827,7 @@ func TestOwnerHasOneSurgeAtATime(t *testing.T) {
 			check.Not(t, c.currentField() > 3, "the size is %d", c.currentField())
 		}
 		wait.Wait()
-		check.Is(t, "", c.findI11Violation())
+		check.Is(t, "", c.findTraces())
 		ready, _ := c.leastCounts()
 		check.Is(t, 2, ready)
 	})
@@ -846,7 +853,7 @@ func TestThousandHoldersDoNotRush(t *testing.T) {
 		time.AfterFunc(8*time.Second, crashed.crash)
 		crashed.Run(crashed.ctx, Request{Pod: *pod, Node: "n1", Decision: startDecision()})
 		time.Sleep(45 * time.Second)
-		check.Is(t, "", c.findI11Violation())
+		check.Is(t, "", c.findTraces())
 		restored := 0
 		for _, p := range all {
 			restored += p.metrics.count("restored")
