@@ -84,8 +84,8 @@ func (s *surgeFlags) checkRecords(ctx context.Context, core kubernetes.Interface
 	_, err := core.CoreV1().Namespaces().Get(ctx, s.namespace, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf("--surge-namespace: namespace %q does not exist: want the namespace of Slipway; to make one, run kubectl create namespace %s",
-			s.namespace, s.namespace)
+		return fmt.Errorf("--surge-namespace: namespace %q does not exist: want the namespace of Slipway's agents and manager; "+
+			"if there are none, run kubectl create namespace %s", s.namespace, s.namespace)
 	case err != nil && !apierrors.IsForbidden(err): // the right to read namespaces is not needed
 		return err
 	}

@@ -85,6 +85,7 @@ type Config struct {
 	ExtraGroups func() []v1alpha1.NodeGroup
 
 	parsedSelector labels.Selector
+	namespaceFile  string // for tests
 }
 
 // AddFlags registers the flags with their defaults.
@@ -259,12 +260,18 @@ func NewAzureProvider(path string) (*azure.Provider, error) {
 	return azure.New(file.Azure.Config, azure.Options{})
 }
 
-// namespaceFile is the file that contains the namespace of this process's pod.
-const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+// podNamespace returns the namespace of this process's pod. It returns "" outside a cluster.
+func (c *Config) podNamespace() string {
+	namespace, _ := os.ReadFile(cmp.Or(c.namespaceFile, "/var/run/secrets/kubernetes.io/serviceaccount/namespace"))
+	return strings.TrimSpace(string(namespace))
+}
 
 // ownNamespace returns the namespace for the manager's own objects. It is the namespace of the Lease if that is set,
 // otherwise of this pod, and default outside a cluster.
 func (c *Config) ownNamespace() string {
-	pod, _ := os.ReadFile(namespaceFile)
-	return cmp.Or(c.LeaderElectionNamespace, strings.TrimSpace(string(pod)), metav1.NamespaceDefault)
+	return cmp.Or(c.LeaderElectionNamespace, c.podNamespace(), metav1.NamespaceDefault)
 }
+
+// recordNamespace returns the namespace for the records of surges. Agents write theirs to the namespace of their pods. With records in two
+// namespaces, two surges of one owner would run at once, and its size could stay raised.
+func (c *Config) recordNamespace() string { return cmp.Or(c.podNamespace(), c.ownNamespace()) }

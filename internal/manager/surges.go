@@ -54,12 +54,12 @@ func (a *components) newSurges() (*surges, error) {
 	s.listRecords = func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, kubeapi.DefaultTimeout)
 		defer cancel()
-		_, err := a.API.ListCachedLeases(ctx, a.config.ownNamespace(), surge.RecordLabel+"=true")
+		_, err := a.API.ListCachedLeases(ctx, a.config.recordNamespace(), surge.RecordLabel+"=true")
 		return err
 	}
 	for _, mode := range []surge.Mode{surge.Annotated, surge.On} {
 		if s.byMode[mode], err = surge.New(surge.Options{
-			API: a.API, Namespace: a.config.ownNamespace(), Identity: surge.NewIdentity("manager"), Mode: mode, SchedulingWait: surgeSchedulingWait,
+			API: a.API, Namespace: a.config.recordNamespace(), Identity: surge.NewIdentity("manager"), Mode: mode, SchedulingWait: surgeSchedulingWait,
 			CheckRoom: func(ctx context.Context, pod kubeapi.Pod) surge.Room { return checkRoom(ctx, checker, pod) },
 			Metrics:   a.counters.retirement, Logger: a.Log,
 		}); err != nil {
