@@ -32,6 +32,8 @@ const (
 	refuges = 2
 	// restoreTime is how long after a crash the size of an owner may differ from its user's wish (I11).
 	restoreTime = time.Minute
+	// recordTime is how long after that a record may exist. It stays for 30 s if a request for its surge may still be carried out.
+	recordTime = 90 * time.Second
 )
 
 // surgeFlags turn surges on for an agent.
@@ -164,9 +166,9 @@ func (f *fixture) awaitEmpty(ctx context.Context) error {
 	return err
 }
 
-// describeTraces returns what surges have left: records, deletion costs, and sizes that differ from want, which has the
-// size by Deployment. An empty result is none.
-func (f *fixture) describeTraces(want map[string]int32) (traces []string, err error) {
+// describeTraces returns what surges have left: deletion costs, sizes that differ from want, which has the size by Deployment, and
+// records if withRecords. An empty result is none.
+func (f *fixture) describeTraces(want map[string]int32, withRecords bool) (traces []string, err error) {
 	list, err := f.Client().AppsV1().Deployments(f.ns).List(f.ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, err
@@ -174,6 +176,9 @@ func (f *fixture) describeTraces(want map[string]int32) (traces []string, err er
 	for _, d := range list.Items {
 		if size, ok := want[d.Name]; ok && *d.Spec.Replicas != size {
 			traces = append(traces, fmt.Sprintf("Deployment %s has %d replicas, want %d", d.Name, *d.Spec.Replicas, size))
+		}
+		if !withRecords {
+			continue
 		}
 		_, err := f.Client().CoordinationV1().Leases(testbed.AgentNamespace).Get(f.ctx, "slipway-surge-"+string(d.UID), metav1.GetOptions{})
 		if err == nil {
@@ -195,17 +200,21 @@ func (f *fixture) describeTraces(want map[string]int32) (traces []string, err er
 	return traces, nil
 }
 
-// awaitNoTraces waits until surges have left nothing, at most for the given time.
+// awaitNoTraces waits until surges have left nothing but records, at most for the given time. Then it waits until the records are gone.
 func (f *fixture) awaitNoTraces(most time.Duration, want map[string]int32) {
 	f.t.Helper()
-	ctx, cancel := context.WithTimeout(f.ctx, most)
-	defer cancel()
-	var traces []string
-	var failed error
-	if err := testbed.PollUntil(ctx, "surges have left nothing", func() bool {
-		traces, failed = f.describeTraces(want)
-		return failed == nil && len(traces) == 0
-	}); err != nil {
-		f.t.Errorf("%v: %s, %v", err, strings.Join(traces, "; "), failed)
+	await := func(withRecords bool, most time.Duration) {
+		ctx, cancel := context.WithTimeout(f.ctx, most)
+		defer cancel()
+		var traces []string
+		var failed error
+		if err := testbed.PollUntil(ctx, "surges have left nothing", func() bool {
+			traces, failed = f.describeTraces(want, withRecords)
+			return failed == nil && len(traces) == 0
+		}); err != nil {
+			f.t.Errorf("%v: %s, %v", err, strings.Join(traces, "; "), failed)
+		}
 	}
+	await(false, most)
+	await(true, recordTime)
 }
