@@ -48,6 +48,7 @@ type cluster struct {
 	surplusAt   time.Time     // since when there are too many pods
 	stalledFor  time.Duration // from stalledAt: the EndpointSlice controller does nothing
 	stalledAt   time.Time
+	watchLag    time.Duration // until a watch of pods shows a change
 	readyLag    time.Duration // until the ReplicaSet controller sees that a pod is Ready
 	metric      int32
 	gitOps      time.Duration // period in which a GitOps tool writes the wanted size; 0 is none
@@ -558,6 +559,7 @@ type client struct {
 	interruptAt  int
 	interruption interruption
 	nextFault    func(n int) fault
+	faultOf      func(request string) fault // instead of nextFault
 }
 
 // interruption is how a process is interrupted at a request.
@@ -586,6 +588,9 @@ func (l *client) serve(ctx context.Context, name string, do func() error) error 
 	var f fault
 	if l.nextFault != nil {
 		f = l.nextFault(n)
+	}
+	if l.faultOf != nil {
+		f = l.faultOf(name)
 	}
 	if crash {
 		l.dead = true
@@ -812,7 +817,7 @@ func (l *client) WatchPods(ctx context.Context, _, selector string, h kubeapi.Ha
 	for {
 		select {
 		case event := <-w.events:
-			if !l.isDead() {
+			if elapsed.Sleep(ctx, l.watchLag) && !l.isDead() {
 				event(h)
 			}
 		case <-ctx.Done():

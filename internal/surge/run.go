@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -33,7 +34,7 @@ const (
 	// departureWait is how long the raised size is kept after the time of a request is over, while a successor starts. The drain
 	// then evicts or deletes the pod within 10 s.
 	departureWait = 12 * time.Second
-	// costWait is how long the ReplicaSet controller may take to see the deletion cost of the leaving pod. If it takes longer, it deletes
+	// costWait is how long the ReplicaSet controller may take to see the deletion cost of the leaving pod. If it takes longer, it may delete
 	// the successor, and the leaving pod stays.
 	costWait = time.Second
 	// evictionWait limits how long the raised size is kept for an eviction.
@@ -476,6 +477,16 @@ func (x *surgeRun) recordCost(ctx context.Context) error {
 	return nil
 }
 
+// costSeenAt returns when the ReplicaSet controller has seen the deletion cost. It does not see it before the watch of this process does.
+func (x *surgeRun) costSeenAt(pods []podState) time.Time {
+	for _, p := range pods {
+		if p.uid == x.request.Pod.UID && p.cost == math.MinInt32 {
+			return x.costSetAt.Add(costWait)
+		}
+	}
+	return x.costSetAt.Add(removalWait)
+}
+
 // unsetCost takes back setCost, because the successor no longer receives traffic.
 func (x *surgeRun) unsetCost(ctx context.Context) error {
 	if x.costSetAt.IsZero() {
@@ -501,7 +512,7 @@ func (x *surgeRun) remove(ctx context.Context) error {
 		}
 		now := time.Now()
 		next := now.Add(ownerInterval)
-		if costSeen := x.costSetAt.Add(costWait); !x.lowered && now.Before(costSeen) {
+		if costSeen := x.costSeenAt(pods); !x.lowered && now.Before(costSeen) {
 			next = costSeen
 		} else if !x.lowered {
 			safe, detail, err := x.lowerIfSafe(ctx, pods)
@@ -784,7 +795,7 @@ func (x *surgeRun) end(ctx context.Context, cause error) error {
 		return cause
 	}
 	if x.unansweredCost || x.unanswered != "" && x.unanswered == last.resourceVersion {
-		_ = h.awaitLateRequest(restoring, x.record) // without an answer, the record expires sooner
+		// The request may still be carried out. Another process looks again when the record has expired.
 		return cause
 	}
 	if err := h.release(restoring); err != nil {

@@ -124,6 +124,7 @@ func TestSuccessorIsReadyBeforePodLeaves(t *testing.T) {
 		"autoscaler above it": func(t *testing.T) *cluster { return newCluster(t, 1).withAutoscaler(1, 2) },
 		"ScaledObject":        func(t *testing.T) *cluster { return newCluster(t, 1).withScaledObject() },
 		"without Service":     func(t *testing.T) *cluster { c := newCluster(t, 1); c.noService = true; return c },
+		"slow watch":          func(t *testing.T) *cluster { c := newCluster(t, 1); c.watchLag = 3 * time.Second; return c },
 		"slow controller": func(t *testing.T) *cluster {
 			c := newCluster(t, 1)
 			c.noService, c.readyLag = true, 7*time.Second
@@ -653,6 +654,72 @@ func TestDeletedTargetLeavesSizesOfOthers(t *testing.T) {
 	}
 }
 
+func TestI11RaiseIsLoweredAfterTheSlowestWebhook(t *testing.T) {
+	simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+		p, other := c.newProcess(ctx, "n1/1"), c.newProcess(ctx, "n2/1")
+		x := &surgeRun{s: p.Surger, request: c.request(startDecision(), time.Time{}), pods: newPodWatch()}
+		r, err := x.plan(ctx)
+		must.NoError(t, err)
+		h, err := p.acquireRecord(ctx, r)
+		must.NoError(t, err)
+		time.Sleep(ownershipTimeout - time.Second)
+		must.Not(t, !h.isHeld(), "the record is not held")
+		z, err := p.readSize(ctx, r.Target)
+		must.NoError(t, err)
+		time.AfterFunc(30*time.Second, func() { _ = other.writeSize(ctx, r.Target, z.resourceVersion, &r.To) })
+		for range 2 { // as early as possible
+			l, err := other.client.GetLease(ctx, "slipway", h.lease.Name)
+			must.NoError(t, err)
+			time.Sleep(time.Until(l.Spec.RenewTime.Add(time.Duration(l.Spec.LeaseDurationSeconds) * time.Second)))
+			must.NoError(t, other.restoreExpired(ctx, *l))
+		}
+		time.Sleep(time.Minute)
+		check.Is(t, "", c.findTraces())
+	})
+}
+
+func TestNextSurgeAwaitsTheLateRaise(t *testing.T) {
+	simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+		p := c.newProcess(ctx, "n1/1")
+		late := true
+		p.client.faultOf = func(request string) fault {
+			if request != "SetReplicas" || !late {
+				return fault{}
+			}
+			late = false
+			return fault{before: slowWebhook, late: true}
+		}
+		began := time.Now()
+		draining, end := context.WithCancel(ctx)
+		time.AfterFunc(2*time.Second, end)
+		p.Run(draining, c.request(startDecision(), time.Time{}))
+		result := p.Run(ctx, c.request(startDecision(), time.Time{}))
+		check.Is(t, true, result.PodLeft, result)
+		check.Not(t, result.StartedAt.Before(began.Add(slowWebhook)), "the next surge started after %s", result.StartedAt.Sub(began))
+		time.Sleep(time.Minute)
+		check.Is(t, "", c.findTraces())
+	})
+}
+
+func TestRecordOfAConfirmedRaiseIsNotKept(t *testing.T) {
+	simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+		p, other := c.newProcess(ctx, "n1/1"), c.newProcess(ctx, "n2/1")
+		var wait sync.WaitGroup
+		wait.Go(func() { other.RestoreExpired(other.ctx) })
+		time.AfterFunc(15*time.Second, func() {
+			for c.currentField() == 2 {
+				time.Sleep(time.Millisecond)
+			}
+			p.crash()
+		})
+		p.Run(p.ctx, c.request(startDecision(), time.Time{}))
+		time.Sleep(leaseDuration + recordsPoll + 2*takeOverSpread + 2*time.Second)
+		check.Is(t, "", c.findTraces())
+		other.client.kill()
+		wait.Wait()
+	})
+}
+
 func TestSurgeAfterOutageLeavesSizeToNextHolder(t *testing.T) {
 	simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
 		c.mu.Lock()
@@ -748,7 +815,7 @@ func TestSlowReplicaSetControllerDeletesNoSuccessor(t *testing.T) {
 		lag, readyLag, until time.Duration // until is about when the size is lowered
 	}{
 		"very slow":                     {lag: removalWait + 5*time.Second},
-		"does not see that it is ready": {readyLag: 2 * removalWait},
+		"does not see that it is ready": {readyLag: time.Hour},
 		"at the end of the time":        {lag: 5 * time.Second, until: 24500 * time.Millisecond},
 		"before the size was lowered":   {lag: 5 * time.Second, until: 23 * time.Second},
 	} {
@@ -772,6 +839,40 @@ func TestSlowReplicaSetControllerDeletesNoSuccessor(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestDeletionCostIsSetOnlyWhileSuccessorReceivesTraffic(t *testing.T) {
+	simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+		annotate := func(cost string) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.pods[leaving].Annotations = map[string]string{DeletionCostAnnotation: cost}
+			c.notify(c.pods[leaving], false)
+		}
+		cost := func() string { return c.pod(leaving).Annotations[DeletionCostAnnotation] }
+		time.AfterFunc(10*time.Second, func() { annotate("7") }) // by the application
+		time.AfterFunc(15*time.Second, func() {
+			for cost() != lowestCost {
+				time.Sleep(tick / 4)
+			}
+			check.Not(t, !c.isServing(c.pod("web-1-2"), time.Now()), "the successor is no endpoint")
+			c.setReady("web-1-2", false)
+			time.Sleep(2 * time.Second)
+			check.Is(t, "7", cost())
+			c.mu.Lock()
+			c.neverReady = true
+			c.stallEndpoints(time.Hour)
+			c.mu.Unlock()
+			c.setReady("web-1-2", true)
+		})
+		p := c.newProcess(ctx, "n1/1")
+		result := p.Run(ctx, c.request(startDecision(), time.Time{}))
+		check.Is(t, ReasonNoEndpoint, result.Reason, result)
+		check.Is(t, "7", cost())
+		time.Sleep(time.Minute)
+		check.Is(t, "7", cost())
+		check.Is(t, 1, c.currentField())
+	})
 }
 
 func TestEndedDrainAwaitsNoDeparture(t *testing.T) {
