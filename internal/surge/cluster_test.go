@@ -271,12 +271,12 @@ func (c *cluster) reconcilePods(now time.Time) {
 	}
 	if diff > 0 && now.Sub(c.surplusAt) >= c.removalLag {
 		slices.SortFunc(active, c.compareForDeletion)
-		serving := c.countServing(now)
+		ready, serving := c.countReady(), c.countServing(now)
 		for _, p := range active[:diff] {
 			c.terminate(p, now)
 		}
-		if !c.noService && serving > 0 && c.countServing(now) == 0 {
-			c.t.Errorf("the ReplicaSet controller has deleted the only ready endpoint")
+		if ready > 0 && c.countReady() == 0 || !c.noService && serving > 0 && c.countServing(now) == 0 {
+			c.t.Errorf("the ReplicaSet controller has deleted the only ready pod or endpoint")
 		}
 	}
 	for _, p := range c.pods {

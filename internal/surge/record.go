@@ -42,7 +42,7 @@ type record struct {
 	// From is the value before the raise; nil is an absent field. To is the raised value.
 	From *int32 `json:"from"`
 	To   int32  `json:"to"`
-	// ReplicaSet is that of the pod.
+	// ReplicaSet is the controller of the pod.
 	ReplicaSet objectRef `json:"replicaSet,omitzero"`
 	Pod        objectRef `json:"pod"`
 	Node       string    `json:"node"`

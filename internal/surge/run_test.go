@@ -416,7 +416,11 @@ func TestI11SizeIsRestoredAfterInterruptionAtEachRequest(t *testing.T) {
 					ready, _ := c.leastCounts()
 					check.Not(t, ready < int(c.lowestWanted()), "only %d pods were ready", ready)
 					<-ended
-					time.Sleep(time.Minute)
+					for range 6 {
+						if c.findTraces() != "" {
+							time.Sleep(10 * time.Second)
+						}
+					}
 					check.Is(t, "", c.findTraces())
 					other.client.kill()
 					wait.Wait()

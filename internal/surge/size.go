@@ -79,7 +79,7 @@ func (z sizeState) changedBy() string {
 
 func isSame[T comparable](a, b *T) bool { return a == b || a != nil && b != nil && *a == *b }
 
-// toMinSize returns the size that a field stands for. An autoscaler without a minimum keeps one pod.
+// toMinSize returns the size that a field means. An autoscaler without a minimum keeps one pod.
 func toMinSize(v *int32) int32 {
 	if v == nil {
 		return 1
@@ -193,7 +193,7 @@ func (s *Surger) lower(ctx context.Context, r *record) (changedBy string, last s
 	}
 }
 
-// lowerRemaining takes back the raise of a record whose target was deleted. The target has passed the raise on: an autoscaler to its
+// lowerRemaining takes back the raise of a record after its target was deleted. The target has passed the raise on: an autoscaler to its
 // Deployment, and a Deployment to its ReplicaSet, which stays after kubectl delete --cascade=orphan. It retries until ctx ends.
 func (s *Surger) lowerRemaining(ctx context.Context, r *record) error {
 	for _, t := range r.remainingTargets() {
