@@ -121,16 +121,21 @@ type Volume struct {
 
 // PodStatus holds the fields of corev1.PodStatus that are read.
 type PodStatus struct {
-	Phase             string            `json:"phase,omitempty"`
-	Reason            string            `json:"reason,omitempty"`
-	Conditions        []Condition       `json:"conditions,omitempty"`
-	ContainerStatuses []ContainerStatus `json:"containerStatuses,omitempty"`
+	Phase                 string            `json:"phase,omitempty"`
+	Reason                string            `json:"reason,omitempty"`
+	Conditions            []Condition       `json:"conditions,omitempty"`
+	ContainerStatuses     []ContainerStatus `json:"containerStatuses,omitempty"`
+	InitContainerStatuses []ContainerStatus `json:"initContainerStatuses,omitempty"`
 }
 
 // ContainerStatus holds the fields of corev1.ContainerStatus that are read.
 type ContainerStatus struct {
-	Name  string `json:"name"`
-	State struct {
+	Name         string `json:"name"`
+	RestartCount int32  `json:"restartCount,omitempty"`
+	State        struct {
+		Running *struct {
+			StartedAt time.Time `json:"startedAt,omitzero"`
+		} `json:"running,omitempty"`
 		Terminated *struct {
 			ExitCode   int       `json:"exitCode"`
 			Reason     string    `json:"reason,omitempty"`

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -285,6 +287,9 @@ func (c *cluster) reconcilePods(now time.Time) {
 		}
 		scheduled := kubeapi.Condition{Type: "PodScheduled", Status: "True", LastTransitionTime: p.CreationTimestamp.Add(c.launch)}
 		age := now.Sub(scheduled.LastTransitionTime)
+		if len(p.Status.ContainerStatuses) > 0 {
+			age = now.Sub(p.Status.ContainerStatuses[0].State.Running.StartedAt)
+		}
 		_, ready := p.ReadyTime()
 		switch {
 		case p.Spec.NodeName == "" && (c.noRoom || age < 0):
@@ -489,6 +494,32 @@ func (c *cluster) setReady(name string, ready bool) {
 	}
 	c.pods[name].Status.Conditions = []kubeapi.Condition{{Type: "Ready", Status: status, LastTransitionTime: time.Now()}}
 	c.notify(c.pods[name], false)
+}
+
+// restartContainer restarts the container of one of the pods that run.
+func (c *cluster) restartContainer(r *rand.Rand) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(c.pods)) {
+		if p := c.pods[name]; p.Status.Phase == "Running" && p.DeletionTimestamp == nil && r.IntN(2) == 0 {
+			p.Status.ContainerStatuses = []kubeapi.ContainerStatus{restartedAt(time.Now())}
+			p.Status.Conditions = []kubeapi.Condition{{Type: "Ready", Status: "False", LastTransitionTime: time.Now()}}
+			c.notify(p, false)
+			return
+		}
+	}
+}
+
+// longestStartup returns the longest start-up time that the pods show.
+func (c *cluster) longestStartup() (longest time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range c.pods {
+		if took, known := toPodState(p).startup(); known {
+			longest = max(longest, took)
+		}
+	}
+	return longest
 }
 
 // leastCounts returns the least number of ready pods, and of ready endpoints, so far.

@@ -217,7 +217,7 @@ func (s *Surger) checkVolumes(ctx context.Context, pod *kubeapi.Pod) error {
 }
 
 // startup returns how long a pod of the owner takes to become Ready on its node, or 0. It is the time of the last
-// successor, or else the lower median of the present pods. A pod that was not Ready for a while shows too long a time.
+// successor, or else the lower median of the present pods. A pod that was not Ready for some minutes shows too long a time.
 func (s *Surger) startup(uid string, pods []podState) time.Duration {
 	s.mu.Lock()
 	learned := s.startups[uid]

@@ -38,6 +38,10 @@ func TestDecide(t *testing.T) {
 			p.OwnerReferences[0].Kind = kind
 		}
 	}
+	readyAfter := func(c *cluster, took time.Duration) {
+		p := c.pods[leaving]
+		p.Status.Conditions[0].LastTransitionTime = p.CreationTimestamp.Add(took)
+	}
 	now := time.Now()
 	type fields struct {
 		size   int32 // default 1
@@ -133,7 +137,13 @@ func TestDecide(t *testing.T) {
 			one := int32(1)
 			c.withScaledObject().scaled.Spec.MaxReplicaCount = &one
 		}},
-		"enough time":               {until: 25 * time.Second, want: Needed, reason: ReasonLastReady},
+		"enough time": {until: 25 * time.Second, want: Needed, reason: ReasonLastReady},
+		"a container has restarted": {until: 25 * time.Second, want: Needed, reason: ReasonLastReady, change: func(c *cluster) {
+			readyAfter(c, 20*time.Minute)
+			c.pods[leaving].Status.ContainerStatuses = []kubeapi.ContainerStatus{restartedAt(c.pods[leaving].CreationTimestamp.Add(20*time.Minute - 20*time.Second))}
+		}},
+		"was not ready for a while": {until: 25 * time.Second, want: Needed, reason: ReasonLastReady, change: func(c *cluster) { readyAfter(c, 50*time.Minute) }},
+		"takes long to start":       {until: 20 * time.Minute, want: Refused, reason: ReasonNoTime, detail: "24m0s", change: func(c *cluster) { readyAfter(c, 20*time.Minute) }},
 		"too little time":           {until: 23 * time.Second, want: Refused, reason: ReasonNoTime, detail: "24s"},
 		"too little for autoscaler": {until: 38 * time.Second, want: Refused, reason: ReasonNoTime, scaler: "HorizontalPodAutoscaler/web", change: func(c *cluster) { c.withAutoscaler(1, 2) }},
 		"room":                      {want: Needed, reason: ReasonLastReady, room: func(context.Context, kubeapi.Pod) Room { return Room{Fits: true} }},
@@ -179,6 +189,45 @@ func TestDecide(t *testing.T) {
 			}
 			check.Is(t, refused, metrics.count("refused "+d.Reason))
 		}))
+	}
+}
+
+// restartedAt returns the status of a container that has restarted.
+func restartedAt(at time.Time) kubeapi.ContainerStatus {
+	s := kubeapi.ContainerStatus{Name: "app", RestartCount: 1}
+	s.State.Running = &struct {
+		StartedAt time.Time `json:"startedAt,omitzero"`
+	}{at}
+	return s
+}
+
+func TestStartupIsMeasuredFromTheLastStart(t *testing.T) {
+	created := time.Now().Add(-100 * time.Hour)
+	first := kubeapi.ContainerStatus{Name: "proxy"}
+	first.State.Running = restartedAt(created.Add(2 * time.Second)).State.Running
+	for name, c := range map[string]struct {
+		readyAfter time.Duration
+		init, main []kubeapi.ContainerStatus
+		want       time.Duration // 0 is unknown
+	}{
+		"first start":             {readyAfter: 20 * time.Second, main: []kubeapi.ContainerStatus{first}, want: 15 * time.Second},
+		"restart":                 {readyAfter: 72 * time.Hour, main: []kubeapi.ContainerStatus{first, restartedAt(created.Add(72*time.Hour - 9*time.Second))}, want: 9 * time.Second},
+		"restart of a sidecar":    {readyAfter: 72 * time.Hour, init: []kubeapi.ContainerStatus{restartedAt(created.Add(72*time.Hour - time.Second))}, want: time.Second},
+		"restart of two":          {readyAfter: 72 * time.Hour, main: []kubeapi.ContainerStatus{restartedAt(created.Add(72*time.Hour - 3*time.Second)), restartedAt(created.Add(72*time.Hour - 9*time.Second))}, want: 3 * time.Second},
+		"restart without probe":   {readyAfter: 20 * time.Second, main: []kubeapi.ContainerStatus{restartedAt(created.Add(72 * time.Hour))}, want: 15 * time.Second},
+		"probe failed for a time": {readyAfter: 72 * time.Hour, main: []kubeapi.ContainerStatus{first}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := kubeapi.Pod{ObjectMeta: kubeapi.ObjectMeta{CreationTimestamp: created}}
+			p.Status.InitContainerStatuses, p.Status.ContainerStatuses = c.init, c.main
+			p.Status.Conditions = []kubeapi.Condition{
+				{Type: "PodScheduled", Status: "True", LastTransitionTime: created.Add(5 * time.Second)},
+				{Type: "Ready", Status: "True", LastTransitionTime: created.Add(c.readyAfter)},
+			}
+			took, known := toPodState(&p).startup()
+			check.Is(t, c.want > 0, known)
+			check.Not(t, known && took != c.want, "a start takes %s, want %s", took, c.want)
+		})
 	}
 }
 

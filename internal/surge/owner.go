@@ -167,8 +167,9 @@ type podState struct {
 	uid, namespace, name, node string
 	phase                      string
 	created, readySince        time.Time
-	// scheduled is when the pod was assigned to a node, or else when it was created.
-	scheduled          time.Time
+	// scheduled is when the pod was assigned to a node, or else when it was created. started is when its last start began:
+	// scheduled, or the last restart of a container before the pod became Ready.
+	scheduled, started time.Time
 	ready, terminating bool
 	// unschedulable is the scheduler's message if it found no node; empty otherwise.
 	unschedulable string
@@ -179,11 +180,15 @@ func (p podState) isActive() bool {
 	return !p.terminating && p.phase != "Succeeded" && p.phase != "Failed"
 }
 
+// maxStartup is the longest plausible start. A pod that becomes Ready later was Ready before: its readiness probe failed for a
+// while, or its node was unreachable.
+const maxStartup = 30 * time.Minute
+
 // startup returns how long the pod took to become Ready on its node. It returns false if that is unknown. The launch of an
 // instance before does not count, because the next successor may find room at once.
 func (p podState) startup() (took time.Duration, known bool) {
-	took = p.readySince.Sub(p.scheduled)
-	return took, p.ready && !p.scheduled.IsZero() && took >= 0
+	took = p.readySince.Sub(p.started)
+	return took, p.ready && !p.started.IsZero() && took >= 0 && took <= maxStartup
 }
 
 func toPodState(p *kubeapi.Pod) podState {
@@ -199,6 +204,13 @@ func toPodState(p *kubeapi.Pod) podState {
 			out.scheduled = c.LastTransitionTime
 		case c.Status == "False" && c.Reason == "Unschedulable":
 			out.unschedulable = cmp.Or(c.Message, "no message")
+		}
+	}
+	out.started = out.scheduled
+	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
+		// A restart after that did not end the readiness of the pod.
+		if r := c.State.Running; r != nil && c.RestartCount > 0 && r.StartedAt.After(out.started) && !r.StartedAt.After(since) {
+			out.started = r.StartedAt
 		}
 	}
 	// The ReplicaSet controller takes a value that is not an int32 for 0.

@@ -344,8 +344,8 @@ func (x *surgeRun) awaitSuccessor(ctx context.Context) (*podState, error) {
 				continue
 			}
 			if p.ready && p.node != x.request.Node {
-				if took, known := p.startup(); known && !x.hadSuccessor { // a pod that is Ready again shows too long a time
-					x.s.learnStartup(x.record.Owner.UID, took)
+				if !x.hadSuccessor { // a pod that is Ready again shows too long a time
+					x.s.learnStartup(x.record.Owner.UID, p.readySince.Sub(p.scheduled))
 				}
 				x.hadSuccessor = true
 				return &pods[i], nil

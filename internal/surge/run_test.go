@@ -522,6 +522,13 @@ func TestI11UsersWishPrevailsInRandomInterleavings(t *testing.T) {
 						}
 					}
 				})
+				wait.Go(func() {
+					r := rand.New(rand.NewPCG(uint64(seed), 5))
+					for range r.IntN(3) {
+						elapsed.Sleep(running, time.Duration(r.IntN(40000))*time.Millisecond)
+						c.restartContainer(r)
+					}
+				})
 				var until time.Time
 				if r.IntN(2) == 0 {
 					until = time.Now().Add(time.Duration(20+r.IntN(100)) * time.Second)
@@ -543,6 +550,9 @@ func TestI11UsersWishPrevailsInRandomInterleavings(t *testing.T) {
 				stop()
 				time.Sleep(5 * time.Minute)
 				check.Is(t, "", c.findTraces(), result)
+				if took := c.longestStartup(); took > max(c.startup, 20*time.Second)+2*tick {
+					t.Errorf("a pod shows a start of %s, and each takes %s", took, c.startup)
+				}
 				p.client.kill()
 				other.client.kill()
 				wait.Wait()
