@@ -35,6 +35,7 @@ type cluster struct {
 	replicaSet *kubeapi.Workload
 	hpa        *kubeapi.HorizontalPodAutoscaler
 	scaled     *kubeapi.ScaledObject
+	nodes      map[string]*kubeapi.Node
 	pods       map[string]*kubeapi.Pod
 	leases     map[string]*kubeapi.Lease
 	claims     map[string]*kubeapi.PersistentVolumeClaim
@@ -82,6 +83,9 @@ const (
 	slowWebhook = 28 * time.Second // a little less than its longest timeout
 )
 
+// nodes are the nodes of a cluster. The scheduler prefers n2.
+var nodes = []string{"n1", "n2", "n3"}
+
 var errConnection = errors.New("connection reset")
 
 func clone[T any](v *T) *T {
@@ -112,7 +116,7 @@ func isController() *bool { yes := true; return &yes }
 // until stop is called.
 func newCluster(t *testing.T, size int32) *cluster {
 	c := &cluster{
-		t: t, pods: map[string]*kubeapi.Pod{}, leases: map[string]*kubeapi.Lease{}, watchers: map[*watcher]bool{},
+		t: t, nodes: map[string]*kubeapi.Node{}, pods: map[string]*kubeapi.Pod{}, leases: map[string]*kubeapi.Lease{}, watchers: map[*watcher]bool{},
 		claims: map[string]*kubeapi.PersistentVolumeClaim{}, forbidden: map[string]bool{},
 		startup: 20 * time.Second, wanted: size, metric: size,
 	}
@@ -129,6 +133,9 @@ func newCluster(t *testing.T, size int32) *cluster {
 	c.replicaSet.Spec.Selector = &kubeapi.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
 	c.touch(&c.deployment.ObjectMeta)
 	c.touch(&c.replicaSet.ObjectMeta)
+	for _, name := range nodes {
+		c.nodes[name] = &kubeapi.Node{ObjectMeta: kubeapi.ObjectMeta{Name: name}}
+	}
 	for i := range size {
 		p := c.createPod(time.Now().Add(-time.Hour))
 		p.Spec.NodeName, p.Status.Phase = "n1", "Running"
@@ -301,6 +308,9 @@ func (c *cluster) reconcilePods(now time.Time) {
 			}
 		case p.Spec.NodeName == "":
 			p.Spec.NodeName, p.Status.Conditions = "n2", []kubeapi.Condition{scheduled}
+			if c.nodes["n2"].Spec.Unschedulable {
+				p.Spec.NodeName = "n3"
+			}
 			c.notify(p, false)
 		case p.Status.Phase == "Pending" && age >= c.startup/2:
 			p.Status.Phase = "Running"
@@ -472,6 +482,24 @@ func (c *cluster) field() *int32 {
 		return c.hpa.Spec.MinReplicas
 	}
 	return c.sized().Spec.Replicas
+}
+
+func (c *cluster) cordon(node string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.nodes[node].Spec.Unschedulable = true
+}
+
+// podsOn returns the names of the pods on a node, in order.
+func (c *cluster) podsOn(node string) (names []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(c.pods)) {
+		if c.pods[name].Spec.NodeName == node {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // currentField is field for a test.
@@ -795,6 +823,10 @@ func (l *client) SetMinSize(ctx context.Context, s kubeapi.SizeChange) error {
 		}
 		return nil
 	})
+}
+
+func (l *client) GetNode(ctx context.Context, name string) (*kubeapi.Node, error) {
+	return read(ctx, l, "GetNode", func() *kubeapi.Node { return l.nodes[name] })
 }
 
 func (l *client) GetPod(ctx context.Context, _, name string) (*kubeapi.Pod, error) {

@@ -68,7 +68,10 @@ func (s *Surger) decide(ctx context.Context, pod *kubeapi.Pod, pdbs []*kubeapi.P
 		return d.toRefused(err)
 	}
 	d.StartupSeconds = s.startup(d.Owner.UID, siblings).Seconds()
-	if d.Reason, d.Detail = findNeed(pod, pdbs, siblings); d.Reason != ReasonPDBNeverAllows && d.Reason != ReasonLastReady {
+	if d.Reason, d.Detail, err = s.findNeed(ctx, pod, pdbs, siblings); err != nil {
+		return d.toRefused(err)
+	}
+	if d.Reason != ReasonPDBNeverAllows && d.Reason != ReasonLastReady {
 		return d, nil
 	}
 	if ownerErr != nil {
@@ -97,7 +100,9 @@ func (d Decision) toRefused(err error) (Decision, error) {
 }
 
 // findNeed says whether the pod needs a successor before it leaves.
-func findNeed(pod *kubeapi.Pod, pdbs []*kubeapi.PodDisruptionBudget, siblings []podState) (reason, detail string) {
+func (s *Surger) findNeed(
+	ctx context.Context, pod *kubeapi.Pod, pdbs []*kubeapi.PodDisruptionBudget, siblings []podState,
+) (reason, detail string, err error) {
 	var names []string
 	_, ready := pod.ReadyTime()
 	for _, b := range pdbs {
@@ -107,22 +112,29 @@ func findNeed(pod *kubeapi.Pod, pdbs []*kubeapi.PodDisruptionBudget, siblings []
 		}
 		if n := b.Status.ExpectedPods; n > 0 && b.Status.DesiredHealthy >= n {
 			return ReasonPDBNeverAllows, fmt.Sprintf("the PodDisruptionBudget %s wants %d of %d pods healthy, so it never allows an eviction",
-				b.Name, b.Status.DesiredHealthy, n)
+				b.Name, b.Status.DesiredHealthy, n), nil
 		}
 	}
 	if len(pdbs) > 1 {
 		// https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/: the answer is always 500.
 		slices.Sort(names)
 		return ReasonPDBNeverAllows, fmt.Sprintf("the PodDisruptionBudgets %s both select the pod, so an eviction always fails",
-			strings.Join(names, " and "))
+			strings.Join(names, " and ")), nil
 	}
 	if !ready {
-		return ReasonNotReady, "the pod is not Ready"
+		return ReasonNotReady, "the pod is not Ready", nil
 	}
-	if n := countReadyElsewhere(siblings, pod.Spec.NodeName); n > 0 {
-		return ReasonOthersReady, fmt.Sprintf("%d other pods of the owner are Ready on other nodes", n)
+	staying, leavingNodes, err := s.findStayingPod(ctx, siblings, pod.Spec.NodeName)
+	switch {
+	case err != nil:
+		return "", "", err
+	case staying != nil:
+		return ReasonOthersReady, fmt.Sprintf("the pod %s of the owner is Ready on node %s", staying.name, staying.node), nil
+	case len(leavingNodes) > 0:
+		return ReasonLastReady, fmt.Sprintf("the other Ready pods of the owner are on nodes that are cordoned or being removed: %s",
+			strings.Join(leavingNodes, ", ")), nil
 	}
-	return ReasonLastReady, "no other pod of the owner is Ready on another node"
+	return ReasonLastReady, "no other pod of the owner is Ready on another node", nil
 }
 
 // checkPossible returns a refusal if the pod needs a successor but cannot get one. It stores the autoscaler in d.

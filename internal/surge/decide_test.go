@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
+	"github.com/slipway-dev/slipway/internal/cordon"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/testing/check"
 	"github.com/slipway-dev/slipway/internal/testing/must"
@@ -61,6 +63,19 @@ func TestDecide(t *testing.T) {
 		"others on the same node": {size: 2, want: Needed, reason: ReasonLastReady, change: func(c *cluster) {
 			c.pods["web-1-2"].Spec.NodeName = "n1"
 		}},
+		"others on a cordoned node": {size: 2, want: Needed, reason: ReasonLastReady, detail: "being removed: n2", change: func(c *cluster) { c.cordon("n2") }},
+		"others on a claimed node": {size: 2, want: Needed, reason: ReasonLastReady, change: func(c *cluster) {
+			c.nodes["n2"].Annotations = map[string]string{cordon.AnnotationKey("x"): `{"owner":"x"}`}
+		}},
+		"others on a node of another tool": {size: 2, want: Needed, reason: ReasonLastReady, change: func(c *cluster) {
+			c.nodes["n2"].Spec.Taints = []kubeapi.Taint{{Key: "ToBeDeletedByClusterAutoscaler", Effect: "NoSchedule"}}
+		}},
+		"others on a deleted node": {size: 2, want: Needed, reason: ReasonLastReady, change: func(c *cluster) { delete(c.nodes, "n2") }},
+		"one of the others stays": {size: 3, want: NotNeeded, reason: ReasonOthersReady, detail: "web-1-3 of the owner is Ready on node n3", change: func(c *cluster) {
+			c.cordon("n2")
+			c.pods["web-1-3"].Spec.NodeName = "n3"
+		}},
+		"nodes may not be read": {size: 2, want: Refused, reason: ReasonNoRights, change: func(c *cluster) { c.forbidden["GetNode"] = true }},
 		"others are terminating": {size: 2, want: Needed, reason: ReasonLastReady, change: func(c *cluster) {
 			c.pods["web-1-2"].DeletionTimestamp = &now
 		}},
@@ -229,6 +244,22 @@ func TestStartupIsMeasuredFromTheLastStart(t *testing.T) {
 			check.Not(t, known && took != c.want, "a start takes %s, want %s", took, c.want)
 		})
 	}
+}
+
+func TestOwnerOnManyDrainedNodesCostsFewReads(t *testing.T) {
+	c := newCluster(t, 200)
+	for i := range 200 {
+		node := fmt.Sprint("m", i)
+		c.nodes[node] = &kubeapi.Node{ObjectMeta: kubeapi.ObjectMeta{Name: node}, Spec: kubeapi.NodeSpec{Unschedulable: true}}
+		c.pods[fmt.Sprint("web-1-", i+1)].Spec.NodeName = node
+	}
+	l := c.newClient()
+	s, err := New(Options{API: l, Namespace: "slipway", Identity: "n1/1", Mode: On})
+	must.NoError(t, err)
+	d, err := s.Decide(t.Context(), *c.pods[leaving], nil, true, time.Time{})
+	must.NoError(t, err)
+	check.Is(t, ReasonLastReady, d.Reason)
+	check.Not(t, l.requestCount() > maxNodeReads+10, "%d requests", l.requestCount())
 }
 
 // onNewInstance says that a successor needs an instance that takes 2 minutes.

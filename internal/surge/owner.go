@@ -4,11 +4,14 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/slipway-dev/slipway/internal/cordon"
 	"github.com/slipway-dev/slipway/internal/drainability/fromkubeapi"
 	"github.com/slipway-dev/slipway/internal/elapsed"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
@@ -276,13 +279,36 @@ func countReadyBeside(pods []podState, uid string) int {
 	return n
 }
 
-// countReadyElsewhere counts the ready pods on other nodes.
-func countReadyElsewhere(pods []podState, node string) int {
-	n := 0
-	for _, p := range pods {
+// maxNodeReads limits how many nodes are read to find a pod that stays. An owner may have a pod on each node.
+const maxNodeReads = 16
+
+// findStayingPod returns a ready pod on another node that is not being drained, or nil. A pod on a node that is being drained may
+// leave at the same time as this one. leavingNodes are nodes with ready pods that may leave.
+func (s *Surger) findStayingPod(ctx context.Context, pods []podState, node string) (staying *podState, leavingNodes []string, err error) {
+	byNode := map[string]*podState{}
+	for i, p := range pods {
 		if p.isActive() && p.ready && p.node != node {
-			n++
+			byNode[p.node] = &pods[i]
 		}
 	}
-	return n
+	nodes := slices.Collect(maps.Keys(byNode))
+	rand.Shuffle(len(nodes), func(i, j int) { nodes[i], nodes[j] = nodes[j], nodes[i] }) // the drained nodes are perhaps neighbours
+	for _, name := range nodes[:min(len(nodes), maxNodeReads)] {
+		n, err := call(ctx, func(ctx context.Context) (*kubeapi.Node, error) { return s.api.GetNode(ctx, name) })
+		switch {
+		case err == nil && !isNodeLeaving(n):
+			return byNode[name], nil, nil
+		case err != nil && !kubeapi.IsNotFound(err):
+			return nil, nil, toRefusal("read node "+name, err)
+		}
+		leavingNodes = append(leavingNodes, name)
+	}
+	slices.Sort(leavingNodes)
+	return nil, leavingNodes, nil
+}
+
+// isNodeLeaving reports whether the pods of a node may leave now: a person or a tool has cordoned it or is removing it.
+func isNodeLeaving(n *kubeapi.Node) bool {
+	claims, _ := cordon.ListRecords(n)
+	return n.DeletionTimestamp != nil || n.Spec.Unschedulable || len(claims) > 0 || len(cordon.RemovingTools(n)) > 0
 }

@@ -4,13 +4,13 @@ package surge
 const (
 	// ReasonPDBNeverAllows: a PodDisruptionBudget denies the eviction even if every pod is healthy.
 	ReasonPDBNeverAllows = "pdb-never-allows"
-	// ReasonLastReady: no other ready pod of the owner remains on another node.
+	// ReasonLastReady: no other ready pod of the owner is on a node that stays.
 	ReasonLastReady = "last-ready"
 	// ReasonOff: surging is off, or no annotation asks for it.
 	ReasonOff = "off"
 	// ReasonNotReady: the pod is not Ready, so that nothing is lost when it leaves.
 	ReasonNotReady = "not-ready"
-	// ReasonOthersReady: other pods of the owner are ready, and no PodDisruptionBudget always denies the eviction.
+	// ReasonOthersReady: other pods of the owner are ready on nodes that stay, and no PodDisruptionBudget always denies the eviction.
 	ReasonOthersReady = "others-ready"
 	// ReasonLeaving: the pod is already terminating or finished.
 	ReasonLeaving = "leaving"

@@ -167,7 +167,11 @@ func (x *surgeRun) plan(ctx context.Context) (*record, error) {
 		return nil, err
 	}
 	if x.request.Decision.Reason == ReasonLastReady {
-		if reason, detail := findNeed(current, nil, siblings); reason != ReasonLastReady {
+		reason, detail, err := s.findNeed(ctx, current, nil, siblings)
+		if err != nil {
+			return nil, err
+		}
+		if reason != ReasonLastReady {
 			return nil, refuse(ReasonNotNeeded, "%s", detail)
 		}
 	}

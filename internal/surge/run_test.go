@@ -3,6 +3,7 @@ package surge
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -565,6 +566,59 @@ func TestI11UsersWishPrevailsInRandomInterleavings(t *testing.T) {
 	t.Logf("outcomes: %v", outcomes)
 	check.Is(t, 0, outcomes[ReasonRequestFailed])
 	check.Not(t, outcomes[""] < 50, "only %d of 200 surges succeeded", outcomes[""])
+}
+
+// TestNodesDrainedAtOnceKeepAReadyPod drains two of three nodes at about the same time. Each drain cordons its node first.
+func TestNodesDrainedAtOnceKeepAReadyPod(t *testing.T) {
+	for seed := range 60 {
+		ok := t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			r := rand.New(rand.NewPCG(uint64(seed), 6))
+			simulate(t, func(t *testing.T) *cluster {
+				c := newCluster(t, int32(2+seed%3))
+				for _, name := range slices.Sorted(maps.Keys(c.pods)) {
+					c.pods[name].Spec.NodeName = nodes[r.IntN(2)]
+				}
+				c.startup = time.Duration(1+r.IntN(30)) * time.Second
+				return c
+			}, func(t *testing.T, ctx context.Context, c *cluster) {
+				var drains sync.WaitGroup
+				for _, node := range nodes[:2] {
+					pause := time.Duration(r.IntN(2)*r.IntN(20000)) * time.Millisecond
+					p := c.newProcess(ctx, node+"/1")
+					p.client.nextFault = newRandomFaults(seed, 7, 0)
+					drains.Go(func() {
+						time.Sleep(pause)
+						c.cordon(node)
+						for _, pod := range c.podsOn(node) {
+							current := c.pod(pod)
+							if current == nil {
+								continue
+							}
+							d, err := p.Decide(ctx, *current, nil, true, time.Time{})
+							check.NoError(t, err)
+							if d.Verdict == Needed {
+								result := p.Run(ctx, Request{Pod: *current, Node: node, Decision: d, OnProgress: func(g Progress) {
+									if g.Step == Evictable {
+										time.AfterFunc(time.Second, func() { c.evict(pod) })
+									}
+								}})
+								check.Not(t, !result.PodLeft && result.Reason != ReasonNotNeeded, "%+v", result)
+							}
+							c.evict(pod)
+						}
+					})
+				}
+				drains.Wait()
+				time.Sleep(time.Minute)
+				check.Is(t, "", c.findI11Violation())
+				ready, _ := c.leastCounts()
+				check.Not(t, ready == 0, "for a time no pod was ready")
+			})
+		})
+		if !ok {
+			return
+		}
+	}
 }
 
 func TestSurgeSurvivesOutageOfAPIServer(t *testing.T) {

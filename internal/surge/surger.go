@@ -45,6 +45,7 @@ type API interface {
 	SetReplicas(ctx context.Context, s kubeapi.SizeChange) error
 	SetMinSize(ctx context.Context, s kubeapi.SizeChange) error
 
+	GetNode(ctx context.Context, name string) (*kubeapi.Node, error)
 	GetPod(ctx context.Context, namespace, name string) (*kubeapi.Pod, error)
 	ListPods(ctx context.Context, namespace, labelSelector string) ([]kubeapi.Pod, error)
 	WatchPods(ctx context.Context, namespace, labelSelector string, h kubeapi.Handler[kubeapi.Pod]) error
