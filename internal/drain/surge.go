@@ -17,7 +17,7 @@ const (
 	maxConcurrentSurges = 128
 	// maxDecisionTime limits one decision. It is shorter if less time is left.
 	maxDecisionTime = 10 * time.Second
-	// maxSurgeTime limits a surge without another time limit, in addition to twice the start-up time of its owner.
+	// maxSurgeTime limits a surge without another time limit, in addition to the longest start of its successor.
 	maxSurgeTime = 10 * time.Minute
 	// minSurgeLead and maxSurgeLead limit the time between the end of a surge and the start of its pod's grace. In that
 	// time the pod is evicted, or its PDB denies that.
@@ -289,10 +289,9 @@ func (r *SurgeReport) setDecision(decision surge.Decision, err error) {
 
 func (d *Drain) startSurge(ctx context.Context, p *podState, now time.Time) {
 	s := p.surge
-	startup := time.Duration(s.report.Decision.StartupSeconds * float64(time.Second))
 	bounded, cancel := context.WithCancel(ctx)
 	run := &surgeRun{
-		startedAt: now, limit: d.surgeEnd(p), giveUpAt: now.Add(maxSurgeTime + 2*startup), cancel: cancel,
+		startedAt: now, limit: d.surgeEnd(p), giveUpAt: now.Add(maxSurgeTime + s.report.Decision.MaxStartTime()), cancel: cancel,
 	}
 	s.phase, s.run = surgeRunning, run
 	s.report.Progress, s.report.Result, s.report.Problem = surge.Progress{Step: surge.Raising, Since: now}, surge.Result{}, ""
@@ -441,8 +440,9 @@ func (s *podSurge) fitsBefore(end time.Time) bool {
 	case surge.AwaitingEndpoint, surge.Removing, surge.Evictable:
 		return true
 	}
-	startup := s.report.Decision.StartupSeconds
-	return startup > 0 && !s.run.startedAt.Add(time.Duration(startup*startupMargin*float64(time.Second))).After(end)
+	d := s.report.Decision
+	needed := time.Duration((d.LaunchSeconds + d.StartupSeconds*startupMargin) * float64(time.Second))
+	return d.StartupSeconds > 0 && !s.run.startedAt.Add(needed).After(end)
 }
 
 // attributeToSurge records a terminating pod as removed by its surge, unless a request of the drain or of another client

@@ -450,6 +450,23 @@ func TestDrainedNodeWaitsForRestores(t *testing.T) {
 	})
 }
 
+func TestSurgeHasTimeForANewInstanceAndTheStart(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		web := s.addBlockedPod("web")
+		f := newFakeSurger(s)
+		f.startup = 25 * time.Minute
+		f.decide = func(context.Context, decideCall) (surge.Decision, error) {
+			d := needed(5 * time.Minute)
+			d.LaunchSeconds = (15 * time.Minute).Seconds()
+			return d, nil
+		}
+		r := runDrainTo(t, s, Drained, Options{Surger: f})
+		check.Is(t, Surged, podReportOf(t, r, web).Removal)
+		check.Is(t, 1, len(f.runs))
+		check.Is(t, maxSurgeTime+25*time.Minute, f.runs[0].GiveUpAt.Sub(f.runs[0].at))
+	})
+}
+
 func TestTimedOutDrainEvictsSurgingPodsBefore(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		free, blocked := s.addPod("free", withOwnerUID("a"), withGrace(10*time.Second)), s.addBlockedPod("blocked", withOwnerUID("b"), withGrace(10*time.Second))

@@ -160,34 +160,36 @@ func (s *Surger) checkPossible(ctx context.Context, pod *kubeapi.Pod, o owners, 
 	if err != nil {
 		return err
 	}
-	return s.checkTimeAndRoom(ctx, pod, d.StartupSeconds, scaler, until)
+	return s.checkTimeAndRoom(ctx, pod, d, until)
 }
 
 // checkTimeAndRoom returns a refusal if the successor would not be ready before until, or fits nowhere. The grace period of the
-// pod begins after until.
-func (s *Surger) checkTimeAndRoom(ctx context.Context, pod *kubeapi.Pod, startupSeconds float64, scaler string, until time.Time) error {
-	if err := checkTime(startupSeconds, 0, scaler, until); err != nil || s.options.CheckRoom == nil {
+// pod begins after until. It stores the time for a new instance in d.
+func (s *Surger) checkTimeAndRoom(ctx context.Context, pod *kubeapi.Pod, d *Decision, until time.Time) error {
+	d.LaunchSeconds = 0
+	if err := checkTime(d, until); err != nil || s.options.CheckRoom == nil {
 		return err
 	}
 	room := s.options.CheckRoom(ctx, *pod)
 	if !room.Fits {
 		return refuse(ReasonNoRoom, "%s", room.Detail)
 	}
-	return checkTime(startupSeconds, room.LaunchTime, scaler, until)
+	d.LaunchSeconds = room.LaunchTime.Seconds()
+	return checkTime(d, until)
 }
 
-// checkTime returns a refusal if a successor would not be ready before until. launch is the time for a new instance.
-func checkTime(startupSeconds float64, launch time.Duration, scaler string, until time.Time) error {
+// checkTime returns a refusal if a successor would not be ready before until.
+func checkTime(d *Decision, until time.Time) error {
 	if until.IsZero() {
 		return nil
 	}
-	left, needed := time.Until(until), launch+time.Duration(startupSeconds*startupMargin*float64(time.Second))
-	if scaler != "" {
+	left, needed := time.Until(until), toDuration(d.LaunchSeconds+d.StartupSeconds*startupMargin)
+	if d.Owner.Scaler != "" {
 		needed += scalerInterval
 	}
 	if left <= 0 || needed > left {
 		with := ""
-		if launch > 0 {
+		if d.LaunchSeconds > 0 {
 			with = " with a new instance"
 		}
 		return refuse(ReasonNoTime, "a successor needs about %s to become Ready%s, and %s are left",

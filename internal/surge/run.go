@@ -26,8 +26,7 @@ const (
 	endpointWait = 2 * time.Minute
 	// creationWait is how long a new pod may take to appear. An autoscaler reads its minimum every 15 s by default.
 	creationWait = 45 * time.Second
-	// readyWait limits the wait for Ready if the request has no limit. It is the default of progressDeadlineSeconds of a
-	// Deployment.
+	// readyWait is the shortest limit of the wait for Ready. It is the default of progressDeadlineSeconds of a Deployment.
 	readyWait = 10 * time.Minute
 	// removalWait is how long a controller may take to remove the pod after the size was lowered.
 	removalWait = 20 * time.Second
@@ -189,16 +188,17 @@ func (x *surgeRun) plan(ctx context.Context) (*record, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.checkTimeAndRoom(ctx, current, x.request.Decision.StartupSeconds, scaler, x.request.Until); err != nil {
+	x.request.Decision.Owner = o.toOwner()
+	x.request.Decision.Owner.Scaler = scaler
+	if err := s.checkTimeAndRoom(ctx, current, &x.request.Decision, x.request.Until); err != nil {
 		return nil, err
 	}
 	r := &record{
-		Owner: o.toOwner(), Target: target, From: from, To: to, Node: x.request.Node,
+		Owner: x.request.Decision.Owner, Target: target, From: from, To: to, Node: x.request.Node,
 		Pod:        objectRef{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
 		ReplicaSet: objectRef{Namespace: pod.Namespace, Name: o.replicaSet.Name, UID: o.replicaSet.UID},
 		Cost:       deletionCost(current), StartedAt: time.Now().UTC(), Until: x.request.earliestEnd(),
 	}
-	r.Owner.Scaler = scaler
 	x.owners, x.before = o, map[string]bool{}
 	for _, p := range siblings {
 		x.before[p.uid] = true
@@ -334,6 +334,11 @@ func (x *surgeRun) rememberReversal(z sizeState) {
 	x.s.reverted[x.record.Owner.UID] = reversal{by: z.changedBy(), at: time.Now()}
 }
 
+// readyLimit returns how long after the raise enough pods have to be Ready.
+func (x *surgeRun) readyLimit() time.Duration {
+	return max(readyWait, x.request.Decision.MaxStartTime())
+}
+
 // awaitSuccessor waits until a pod that was created after the raise is Ready on another node.
 func (x *surgeRun) awaitSuccessor(ctx context.Context) (*podState, error) {
 	var unschedulableSince time.Time
@@ -357,10 +362,10 @@ func (x *surgeRun) awaitSuccessor(ctx context.Context) (*podState, error) {
 			candidate = &pods[i]
 		}
 		now := time.Now()
-		next := x.raisedAt.Add(readyWait)
+		next := x.raisedAt.Add(x.readyLimit())
 		switch {
 		case !now.Before(next):
-			return nil, refuse(ReasonNotReadyInTime, "no successor became Ready within %s", readyWait)
+			return nil, refuse(ReasonNotReadyInTime, "no successor became Ready within %s", x.readyLimit())
 		case candidate == nil:
 			unschedulableSince = time.Time{}
 			next = x.raisedAt.Add(creationWait)
@@ -372,7 +377,7 @@ func (x *surgeRun) awaitSuccessor(ctx context.Context) (*podState, error) {
 			if unschedulableSince.IsZero() {
 				unschedulableSince = now
 			}
-			next = unschedulableSince.Add(x.s.options.SchedulingWait)
+			next = unschedulableSince.Add(max(x.s.options.SchedulingWait, toDuration(x.request.Decision.LaunchSeconds)))
 			if !now.Before(next) {
 				return nil, refuse(ReasonUnschedulable, "pod %s is unschedulable: %s", candidate.name, candidate.unschedulable)
 			}
@@ -545,8 +550,8 @@ func (x *surgeRun) remove(ctx context.Context) error {
 		if !x.evictableAt.IsZero() && now.Sub(x.evictableAt) > evictionWait {
 			return refuse(ReasonNotEvicted, "the pod was not evicted within %s", evictionWait)
 		}
-		if x.evictableAt.IsZero() && now.Sub(x.raisedAt) > readyWait {
-			return refuse(ReasonNotReadyInTime, "too few pods are Ready after %s", readyWait)
+		if x.evictableAt.IsZero() && now.Sub(x.raisedAt) > x.readyLimit() {
+			return refuse(ReasonNotReadyInTime, "too few pods are Ready after %s", x.readyLimit())
 		}
 		if err := x.await(ctx, next); err != nil {
 			return err

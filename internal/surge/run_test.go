@@ -332,6 +332,35 @@ func TestSuccessorOnANewInstanceMayJoinAfterGiveUpAt(t *testing.T) {
 	})
 }
 
+func TestSlowStartsSurge(t *testing.T) {
+	for name, c := range map[string]struct {
+		launch, startup, maxLaunch time.Duration
+	}{
+		"slow application":           {startup: 14 * time.Minute},
+		"new instance":               {launch: 12 * time.Minute, startup: 20 * time.Second, maxLaunch: 15 * time.Minute},
+		"both":                       {launch: 14 * time.Minute, startup: 14 * time.Minute, maxLaunch: 15 * time.Minute},
+		"the instance joins earlier": {launch: time.Minute, startup: time.Minute, maxLaunch: 15 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulate(t, single, func(t *testing.T, ctx context.Context, cl *cluster) {
+				cl.mu.Lock()
+				cl.launch, cl.startup = c.launch, c.startup
+				cl.mu.Unlock()
+				p := cl.newProcess(ctx, "manager/1")
+				p.options.CheckRoom = func(context.Context, kubeapi.Pod) Room { return Room{Fits: true, LaunchTime: c.maxLaunch} }
+				d := startDecision()
+				d.StartupSeconds = c.startup.Seconds()
+				result := p.Run(ctx, cl.request(d, time.Time{}))
+				check.Is(t, true, result.PodLeft, result)
+				time.Sleep(time.Minute)
+				check.Is(t, "", cl.findI11Violation())
+				ready, _ := cl.leastCounts()
+				check.Is(t, 1, ready)
+			})
+		})
+	}
+}
+
 func TestNoEvictionIsAskedForWithTooFewReadyPods(t *testing.T) {
 	simulate(t, func(t *testing.T) *cluster { return newCluster(t, 3) }, func(t *testing.T, ctx context.Context, c *cluster) {
 		p := c.newProcess(ctx, "n1/1")
@@ -496,6 +525,12 @@ func TestI11UsersWishPrevailsInRandomInterleavings(t *testing.T) {
 			}, func(t *testing.T, ctx context.Context, c *cluster) {
 				p, other := c.newProcess(ctx, "n1/1"), c.newProcess(ctx, "n2/1")
 				p.client.nextFault, other.client.nextFault = newRandomFaults(seed, 2, permille), newRandomFaults(seed, 3, permille)
+				if seed%8 == 7 { // the successor needs a new instance
+					c.mu.Lock()
+					c.launch = time.Duration(r.IntN(60)) * time.Second
+					c.mu.Unlock()
+					p.options.CheckRoom = func(context.Context, kubeapi.Pod) Room { return Room{Fits: true, LaunchTime: time.Minute} }
+				}
 				var wait sync.WaitGroup
 				for _, s := range []*process{p, other} {
 					wait.Go(func() { s.RestoreExpired(s.ctx) })

@@ -78,7 +78,17 @@ type Decision struct {
 	Owner  Owner  `json:"owner,omitzero"`
 	// StartupSeconds is how long a pod of the owner takes from its assignment to a node until it is Ready. Zero is unknown.
 	StartupSeconds float64 `json:"startupSeconds,omitempty"`
+	// LaunchSeconds is how long a new instance may take, if the successor needs one. Zero means that it needs none, or that nothing
+	// is known.
+	LaunchSeconds float64 `json:"launchSeconds,omitempty"`
 }
+
+// MaxStartTime returns how long a successor may take from its creation until it is Ready.
+func (d *Decision) MaxStartTime() time.Duration {
+	return toDuration(d.LaunchSeconds + 2*d.StartupSeconds)
+}
+
+func toDuration(seconds float64) time.Duration { return time.Duration(seconds * float64(time.Second)) }
 
 // Step is the progress of one surge.
 type Step string
