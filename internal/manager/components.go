@@ -41,6 +41,8 @@ type components struct {
 	launches       *launch.Record
 	launchRequests *provisioning.LaunchRequests
 	counters       partMetrics
+	// provisioning is set when its controller is added.
+	provisioning *provisioning.Controller
 }
 
 // assembleManager creates a manager with all components. After an error the caller may call it again.
@@ -139,11 +141,17 @@ func (a *components) addProvisioningController(context.Context) error {
 	if c.MaxNodes > 0 {
 		maxNodes = &c.MaxNodes
 	}
-	return a.Add(provisioning.New(provisioning.Options{
+	a.provisioning = provisioning.New(provisioning.Options{
 		Client: a.GetClient(), Launches: a.launches, Informers: a.informers, Pods: a.pods, WatchCluster: a.cluster.watch, Kube: kube, Groups: a.groups, Clouds: a.clouds,
 		Events: a.GetEventRecorder("slipway"), LaunchRequests: a.launchRequests, Metrics: a.counters.autoscaler, Log: a.Log, Selector: c.parsedSelector, MaxNodes: maxNodes,
 		UnreadyLimit: plan.UnreadyLimit{Percent: c.MaxUnreadyPercentage, AtLeast: c.OKUnreadyCount}, Debounce: c.ScaleUpDebounce, Interval: c.ScalePollInterval, SettleTime: c.LaunchSettleTime,
-	}))
+	})
+	return a.Add(a.provisioning)
+}
+
+// templates returns the instance templates of a group, see [provisioning.Controller.Templates].
+func (a *components) templates(group string) ([]plan.Template, bool) {
+	return a.provisioning.Templates(group)
 }
 
 // addPodEventAnalyzers adds a controller that passes Events about pods to each cloud that analyzes them.

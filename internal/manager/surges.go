@@ -12,6 +12,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/drain"
 	"github.com/slipway-dev/slipway/internal/elapsed"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/placement"
 	"github.com/slipway-dev/slipway/internal/surge"
 	"github.com/slipway-dev/slipway/internal/surge/room"
 )
@@ -41,7 +42,7 @@ func (a *components) newSurges() (*surges, error) {
 	if err != nil {
 		return nil, fmt.Errorf("client of surges: %w", err)
 	}
-	checker := &room.Checker{Groups: a.groups, Cluster: func(ctx context.Context) (room.Cluster, error) {
+	checker := &room.Checker{Groups: a.groups, Templates: a.templates, Cluster: func(ctx context.Context) (room.Cluster, error) {
 		cluster, err := a.cluster.watch(kube.Discovery())
 		if err != nil {
 			return nil, err
@@ -60,8 +61,10 @@ func (a *components) newSurges() (*surges, error) {
 	for _, mode := range []surge.Mode{surge.Annotated, surge.On} {
 		if s.byMode[mode], err = surge.New(surge.Options{
 			API: a.API, Namespace: a.config.recordNamespace(), Identity: surge.NewIdentity("manager"), Mode: mode, SchedulingWait: surgeSchedulingWait,
-			CheckRoom: func(ctx context.Context, pod kubeapi.Pod) surge.Room { return checkRoom(ctx, checker, pod) },
-			Metrics:   a.counters.retirement, Logger: a.Log,
+			CheckRoom: func(ctx context.Context, pod kubeapi.Pod, reserve bool) surge.Room {
+				return checkRoom(ctx, checker, pod, reserve)
+			},
+			Metrics: a.counters.retirement, Logger: a.Log,
 		}); err != nil {
 			return nil, err
 		}
@@ -70,8 +73,8 @@ func (a *components) newSurges() (*surges, error) {
 }
 
 // checkRoom says where a successor of the pod fits. If that is unknown, the scheduler decides.
-func checkRoom(ctx context.Context, checker *room.Checker, pod kubeapi.Pod) surge.Room {
-	answer, err := checker.FindRoom(ctx, pod.Namespace, pod.Name, pod.Spec.NodeName)
+func checkRoom(ctx context.Context, checker *room.Checker, pod kubeapi.Pod, reserve bool) surge.Room {
+	answer, err := checker.FindRoom(ctx, placement.PodKey{Namespace: pod.Namespace, Name: pod.Name}, pod.Spec.NodeName, reserve)
 	if err != nil {
 		return surge.Room{Fits: true, Detail: err.Error()}
 	}

@@ -243,6 +243,7 @@ func (a *Controller) makePlanInput(s *clusterCaches, snapshot *snapshot.Snapshot
 		w.Groups = append(w.Groups, g.toPlanGroup())
 		g.state.notSelected = w.Groups[len(w.Groups)-1].WhyNotSelected()
 	}
+	a.publishTemplates(groups)
 	for _, n := range cluster.ListNodesBeingRemoved() {
 		isManaged := findGroup(groups, cluster.Assignment.OwnerByNode[n.Name]) != nil
 		if !isManaged && fromcorev1.NodeFacts(n).ControlPlane == "" {

@@ -99,6 +99,7 @@ type Controller struct {
 
 	mu        sync.Mutex
 	states    map[string]*groupState     // by group name
+	templates map[string][]plan.Template // by name of each group with a cloud that was read; as of the last reconcile
 	podEvents map[string]emittedPodEvent // the last Event of each pod, by the pod's UID
 	replies   []reply
 }
@@ -151,6 +152,27 @@ func (a *Controller) Start(ctx context.Context) error {
 	defer a.calls.Wait()
 	a.runReconcileLoop(ctx, sources)
 	return nil
+}
+
+// Templates returns the instance templates of a group. It returns false if the cloud of the group was not read yet.
+func (a *Controller) Templates(group string) (templates []plan.Template, known bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	templates, known = a.templates[group]
+	return templates, known
+}
+
+// publishTemplates makes the templates of the groups available to other components.
+func (a *Controller) publishTemplates(groups []*managedGroup) {
+	published := map[string][]plan.Template{}
+	for _, g := range groups {
+		if g.state.cloudTemplates != nil {
+			published[g.name()] = g.state.planTemplates
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.templates = published
 }
 
 // isAnyGroupManaged reports whether there is a group that this controller scales.

@@ -262,6 +262,21 @@ func TestUnwritableStatusBlocksNoOtherGroup(t *testing.T) {
 	}
 }
 
+func TestTemplatesOfAGroupWithoutNodesAreKnown(t *testing.T) {
+	f := newFixture(t, nil)
+	if _, known := f.Templates("web"); known {
+		t.Error("templates are known before the cloud was read")
+	}
+	f.reconcileTimes(2)
+	got, known := f.Templates("web")
+	if !known || len(got) != 1 || got[0].Name != "m4" || got[0].Node == nil || got[0].Node.Status.Allocatable.Cpu().IsZero() {
+		t.Errorf("templates %+v, known %t, want m4 with its resources", got, known)
+	}
+	if _, known := f.Templates("other"); known {
+		t.Error("the templates of another group are known")
+	}
+}
+
 type countingGroups struct {
 	nodegroup.Groups
 	reads *int

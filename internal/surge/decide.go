@@ -160,22 +160,24 @@ func (s *Surger) checkPossible(ctx context.Context, pod *kubeapi.Pod, o owners, 
 	if err != nil {
 		return err
 	}
-	return s.checkTimeAndRoom(ctx, pod, d, until)
+	_, err = s.checkTimeAndRoom(ctx, pod, d, until, false)
+	return err
 }
 
 // checkTimeAndRoom returns a refusal if the successor would not be ready before until, or fits nowhere. The grace period of the
-// pod begins after until. It stores the time for a new instance in d.
-func (s *Surger) checkTimeAndRoom(ctx context.Context, pod *kubeapi.Pod, d *Decision, until time.Time) error {
+// pod begins after until. It stores the time for a new instance in d. It may reserve the room until release is called; without a
+// reservation, release is nil.
+func (s *Surger) checkTimeAndRoom(ctx context.Context, pod *kubeapi.Pod, d *Decision, until time.Time, reserve bool) (release func(), err error) {
 	d.LaunchSeconds = 0
 	if err := checkTime(d, until); err != nil || s.options.CheckRoom == nil {
-		return err
+		return nil, err
 	}
-	room := s.options.CheckRoom(ctx, *pod)
+	room := s.options.CheckRoom(ctx, *pod, reserve)
 	if !room.Fits {
-		return refuse(ReasonNoRoom, "%s", room.Detail)
+		return nil, refuse(ReasonNoRoom, "%s", room.Detail)
 	}
 	d.LaunchSeconds = room.LaunchTime.Seconds()
-	return checkTime(d, until)
+	return room.Release, checkTime(d, until)
 }
 
 // checkTime returns a refusal if a successor would not be ready before until.

@@ -50,7 +50,7 @@ func TestDecide(t *testing.T) {
 		mode   Mode  // default On
 		pdbs   []*kubeapi.PodDisruptionBudget
 		until  time.Duration
-		room   func(context.Context, kubeapi.Pod) Room
+		room   func(context.Context, kubeapi.Pod, bool) Room
 		change func(c *cluster)
 		want   Verdict
 		reason string
@@ -161,8 +161,8 @@ func TestDecide(t *testing.T) {
 		"takes long to start":       {until: 20 * time.Minute, want: Refused, reason: ReasonNoTime, detail: "24m0s", change: func(c *cluster) { readyAfter(c, 20*time.Minute) }},
 		"too little time":           {until: 23 * time.Second, want: Refused, reason: ReasonNoTime, detail: "24s"},
 		"too little for autoscaler": {until: 38 * time.Second, want: Refused, reason: ReasonNoTime, scaler: "HorizontalPodAutoscaler/web", change: func(c *cluster) { c.withAutoscaler(1, 2) }},
-		"room":                      {want: Needed, reason: ReasonLastReady, room: func(context.Context, kubeapi.Pod) Room { return Room{Fits: true} }},
-		"no room": {want: Refused, reason: ReasonNoRoom, detail: "too small", room: func(context.Context, kubeapi.Pod) Room {
+		"room":                      {want: Needed, reason: ReasonLastReady, room: func(context.Context, kubeapi.Pod, bool) Room { return Room{Fits: true} }},
+		"no room": {want: Refused, reason: ReasonNoRoom, detail: "too small", room: func(context.Context, kubeapi.Pod, bool) Room {
 			return Room{Detail: "every node is too small"}
 		}},
 		"enough time for an instance":      {until: 145 * time.Second, want: Needed, reason: ReasonLastReady, room: onNewInstance},
@@ -263,7 +263,7 @@ func TestOwnerOnManyDrainedNodesCostsFewReads(t *testing.T) {
 }
 
 // onNewInstance says that a successor needs an instance that takes 2 minutes.
-func onNewInstance(context.Context, kubeapi.Pod) Room {
+func onNewInstance(context.Context, kubeapi.Pod, bool) Room {
 	return Room{Fits: true, LaunchTime: 2 * time.Minute}
 }
 

@@ -54,6 +54,9 @@ type surgeRun struct {
 	// readyBefore is how many of them were Ready.
 	readyBefore int
 
+	// releaseRoom ends the reservation of room for the successor; nil if there is none.
+	releaseRoom func()
+
 	raised bool // a request that may have raised the size was sent
 	// unanswered is the resourceVersion of such a request without a clear answer.
 	unanswered string
@@ -108,6 +111,7 @@ func (x *surgeRun) waitAndSurge(parent, ctx context.Context) error {
 	var wait sync.WaitGroup
 	defer wait.Wait()
 	defer stop()
+	defer x.endReservation()
 	err := x.prepare(ctx)
 	if err == nil {
 		lost := make(chan struct{})
@@ -190,7 +194,11 @@ func (x *surgeRun) plan(ctx context.Context) (*record, error) {
 	}
 	x.request.Decision.Owner = o.toOwner()
 	x.request.Decision.Owner.Scaler = scaler
-	if err := s.checkTimeAndRoom(ctx, current, &x.request.Decision, x.request.Until); err != nil {
+	release, err := s.checkTimeAndRoom(ctx, current, &x.request.Decision, x.request.Until, true)
+	if release != nil {
+		x.releaseRoom = release // an earlier reservation for the pod has ended
+	}
+	if err != nil {
 		return nil, err
 	}
 	r := &record{
@@ -334,6 +342,14 @@ func (x *surgeRun) rememberReversal(z sizeState) {
 	x.s.reverted[x.record.Owner.UID] = reversal{by: z.changedBy(), at: time.Now()}
 }
 
+// endReservation lets other successors use the room that is reserved for this one.
+func (x *surgeRun) endReservation() {
+	if x.releaseRoom != nil {
+		x.releaseRoom()
+		x.releaseRoom = nil
+	}
+}
+
 // readyLimit returns how long after the raise enough pods have to be Ready.
 func (x *surgeRun) readyLimit() time.Duration {
 	return max(readyWait, x.request.Decision.MaxStartTime())
@@ -351,6 +367,9 @@ func (x *surgeRun) awaitSuccessor(ctx context.Context) (*podState, error) {
 		for i, p := range pods {
 			if x.before[p.uid] || !p.isActive() {
 				continue
+			}
+			if p.node != "" {
+				x.endReservation() // it takes the room itself now
 			}
 			if p.ready && p.node != x.request.Node {
 				if !x.hadSuccessor { // a pod that is Ready again shows too long a time

@@ -324,7 +324,7 @@ func TestEvictionIsAskedForWhileSuccessorIsReady(t *testing.T) {
 func TestSuccessorOnANewInstanceMayJoinAfterGiveUpAt(t *testing.T) {
 	simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
 		p := c.newProcess(ctx, "n1/1")
-		p.options.CheckRoom = func(context.Context, kubeapi.Pod) Room { return Room{Fits: true, LaunchTime: 15 * time.Minute} }
+		p.options.CheckRoom = func(context.Context, kubeapi.Pod, bool) Room { return Room{Fits: true, LaunchTime: 15 * time.Minute} }
 		r := c.request(startDecision(), time.Now().Add(time.Hour))
 		r.GiveUpAt = time.Now().Add(10 * time.Minute)
 		result := p.Run(ctx, r)
@@ -347,7 +347,7 @@ func TestSlowStartsSurge(t *testing.T) {
 				cl.launch, cl.startup = c.launch, c.startup
 				cl.mu.Unlock()
 				p := cl.newProcess(ctx, "manager/1")
-				p.options.CheckRoom = func(context.Context, kubeapi.Pod) Room { return Room{Fits: true, LaunchTime: c.maxLaunch} }
+				p.options.CheckRoom = func(context.Context, kubeapi.Pod, bool) Room { return Room{Fits: true, LaunchTime: c.maxLaunch} }
 				d := startDecision()
 				d.StartupSeconds = c.startup.Seconds()
 				result := p.Run(ctx, cl.request(d, time.Time{}))
@@ -356,6 +356,51 @@ func TestSlowStartsSurge(t *testing.T) {
 				check.Is(t, "", cl.findI11Violation())
 				ready, _ := cl.leastCounts()
 				check.Is(t, 1, ready)
+			})
+		})
+	}
+}
+
+// roomKeeper says that a successor needs a new instance, and counts the reservations for one.
+type roomKeeper struct {
+	launch time.Duration
+	held   int
+	lasted time.Duration // the last one
+}
+
+func (r *roomKeeper) checkRoom(_ context.Context, _ kubeapi.Pod, reserve bool) Room {
+	room := Room{Fits: true, LaunchTime: r.launch}
+	if reserve {
+		r.held++
+		since := time.Now()
+		room.Release = sync.OnceFunc(func() { r.held, r.lasted = r.held-1, time.Since(since) })
+	}
+	return room
+}
+
+func TestRoomIsReservedUntilTheSuccessorHasANode(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(c *cluster)
+		lasts  time.Duration
+		left   bool
+	}{
+		"succeeded":     {change: func(c *cluster) { c.launch = 30 * time.Second }, lasts: 30 * time.Second, left: true},
+		"unschedulable": {change: func(c *cluster) { c.noRoom = true }, lasts: time.Minute},
+		"refused":       {change: func(c *cluster) { c.forbidden["SetReplicas"] = true }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulate(t, single, func(t *testing.T, ctx context.Context, cl *cluster) {
+				cl.mu.Lock()
+				c.change(cl)
+				cl.mu.Unlock()
+				keeper := &roomKeeper{launch: time.Minute}
+				p := cl.newProcess(ctx, "manager/1")
+				p.options.CheckRoom = keeper.checkRoom
+				d, result := p.surge(leaving, time.Time{}, nil)
+				check.Is(t, 60.0, d.LaunchSeconds)
+				check.Is(t, c.left, result.PodLeft, result)
+				check.Is(t, 0, keeper.held)
+				check.Is(t, c.lasts, keeper.lasted.Round(2*time.Second))
 			})
 		})
 	}
@@ -525,11 +570,12 @@ func TestI11UsersWishPrevailsInRandomInterleavings(t *testing.T) {
 			}, func(t *testing.T, ctx context.Context, c *cluster) {
 				p, other := c.newProcess(ctx, "n1/1"), c.newProcess(ctx, "n2/1")
 				p.client.nextFault, other.client.nextFault = newRandomFaults(seed, 2, permille), newRandomFaults(seed, 3, permille)
+				keeper := &roomKeeper{launch: time.Minute}
 				if seed%8 == 7 { // the successor needs a new instance
 					c.mu.Lock()
 					c.launch = time.Duration(r.IntN(60)) * time.Second
 					c.mu.Unlock()
-					p.options.CheckRoom = func(context.Context, kubeapi.Pod) Room { return Room{Fits: true, LaunchTime: time.Minute} }
+					p.options.CheckRoom = keeper.checkRoom
 				}
 				var wait sync.WaitGroup
 				for _, s := range []*process{p, other} {
@@ -586,6 +632,7 @@ func TestI11UsersWishPrevailsInRandomInterleavings(t *testing.T) {
 				stop()
 				time.Sleep(5 * time.Minute)
 				check.Is(t, "", c.findTraces(), result)
+				check.Is(t, 0, keeper.held)
 				if took := c.longestStartup(); took > max(c.startup, 20*time.Second)+2*tick {
 					t.Errorf("a pod shows a start of %s, and each takes %s", took, c.startup)
 				}

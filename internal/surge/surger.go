@@ -87,8 +87,9 @@ type Options struct {
 	// SchedulingWait is how long a successor may be unschedulable before the surge is given up; 0 is 10 s. A caller that
 	// launches instances gives the time that they need.
 	SchedulingWait time.Duration
-	// CheckRoom, if set, says where another pod like this one could run.
-	CheckRoom func(ctx context.Context, pod kubeapi.Pod) Room
+	// CheckRoom, if set, says where another pod like this one could run. If reserve is true, no other successor gets that room until
+	// Room.Release is called.
+	CheckRoom func(ctx context.Context, pod kubeapi.Pod, reserve bool) Room
 	// MaxConcurrent limits how many surges run at once; 0 is 128.
 	MaxConcurrent int
 	Metrics       Metrics // may be nil
@@ -103,6 +104,8 @@ type Room struct {
 	LaunchTime time.Duration
 	// Detail is one sentence for people: which instance it needs, or why it fits nowhere.
 	Detail string
+	// Release ends the reservation; nil if there is none. It may be called twice.
+	Release func()
 }
 
 // NewIdentity returns an identity of this process. who is a node, "manager", or "command/HOST". Two Surgers never have the same one, also after a

@@ -6,25 +6,30 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"sync"
 	"time"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
-	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/nodegroup/acceptance"
 	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/placement/filter"
 	"github.com/slipway-dev/slipway/internal/placement/planner"
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
-	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 	"github.com/slipway-dev/slipway/internal/provisioning/plan"
 	"github.com/slipway-dev/slipway/internal/surge"
 )
 
-// Checker says where one more pod could run.
+// Checker says where one more pod could run. It reserves room for the successors that are not on a node yet, so that they fit
+// together.
 type Checker struct {
 	// Cluster returns the snapshot of the cluster, after it has all objects.
 	Cluster func(ctx context.Context) (Cluster, error)
 	Groups  GroupLister
+	// Templates returns the instance templates of a NodeGroup. It returns false if its cloud was not read yet.
+	Templates func(group string) (templates []plan.Template, known bool)
+
+	mu           sync.Mutex
+	reservations map[placement.PodKey]*reservation // by leaving pod
 }
 
 // Cluster is a snapshot that is kept current. *live.Cluster implements it.
@@ -37,84 +42,175 @@ type GroupLister interface {
 	List(ctx context.Context) ([]v1alpha1.NodeGroup, error)
 }
 
-// errPodUnknown is the error for a pod that the snapshot does not have yet, or no longer.
-var errPodUnknown = errors.New("the pod is not in the snapshot of the cluster")
+// reservation is the room of one successor: an existing node or a new instance.
+type reservation struct {
+	node     string
+	instance *newInstance // nil on an existing node
+}
 
-// FindRoom says where a second copy of a pod could run without the pod's node. The error means that this is unknown.
-func (c *Checker) FindRoom(ctx context.Context, namespace, name, node string) (surge.Room, error) {
+// newInstance is an instance that successors need.
+type newInstance struct {
+	template *launchable
+	name     string // its Node in forks of the snapshot
+	size     int32  // of the group with this instance
+}
+
+// launchable is a template that scale-up may launch now.
+type launchable struct {
+	planner.Template
+
+	group       *v1alpha1.NodeGroup
+	joinTimeout time.Duration
+	size        int32 // of the group, with the reserved instances
+}
+
+var (
+	// errPodUnknown is the error for a pod that the snapshot does not have yet, or no longer.
+	errPodUnknown = errors.New("the pod is not in the snapshot of the cluster")
+	// errTemplatesUnknown is the error if a group might launch an instance for the pod.
+	errTemplatesUnknown = errors.New("the cloud of a NodeGroup was not read yet")
+)
+
+// FindRoom says where a second copy of a pod could run without the pod's node, beside the other successors. The error means that
+// this is unknown. If reserve is true, it reserves that room until Room.Release is called.
+func (c *Checker) FindRoom(ctx context.Context, pod placement.PodKey, node string, reserve bool) (surge.Room, error) {
+	room, err := c.findRoom(ctx, pod, node, reserve)
+	if err != nil {
+		return surge.Room{}, fmt.Errorf("room for a successor of pod %s: %w", pod, err)
+	}
+	return room, nil
+}
+
+func (c *Checker) findRoom(ctx context.Context, pod placement.PodKey, node string, reserve bool) (room surge.Room, err error) {
 	cluster, err := c.Cluster(ctx)
 	if err != nil {
-		return surge.Room{}, fmt.Errorf("room for a successor of pod %s/%s: %w", namespace, name, err)
+		return surge.Room{}, err
 	}
 	groups, err := c.Groups.List(ctx)
 	if err != nil {
-		return surge.Room{}, fmt.Errorf("room for a successor of pod %s/%s: %w", namespace, name, err)
+		return surge.Room{}, err
 	}
-	templates, joinTimeouts := listTemplates(groups, time.Now())
-	var found *planner.PendingPod
-	err = cluster.WithSnapshot(func(s *snapshot.Snapshot) (err error) {
-		key := placement.PodKey{Namespace: namespace, Name: name}
-		if s.Pod(key) == nil {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	err = cluster.WithSnapshot(func(s *snapshot.Snapshot) error {
+		if s.Pod(pod) == nil {
 			return errPodUnknown
 		}
-		found, err = planner.JudgePendingPod(s, key, templates)
+		var place reservation
+		if place, room, err = c.choosePlace(s, pod, node, groups); err == nil && reserve && room.Fits {
+			room.Release = c.reserve(pod, &place)
+		}
 		return err
 	})
-	if err != nil {
-		return surge.Room{}, fmt.Errorf("room for a successor of pod %s/%s: %w", namespace, name, err)
-	}
-	if slices.ContainsFunc(found.FittingNodes, func(n string) bool { return n != node }) {
-		return surge.Room{Fits: true}, nil
-	}
-	for _, t := range templates {
-		if found.NewInstances[t.Name] == placement.Fits.String() {
-			return surge.Room{Fits: true, LaunchTime: joinTimeouts[t.Name], Detail: "needs one more instance of " + t.Name}, nil
-		}
-	}
-	return surge.Room{Detail: "fits on no other node: " + found.Nodes.String()}, nil
+	return room, err
 }
 
-// listTemplates returns the instance templates that scale-up may launch now, with the time that an instance may take to join.
-// It knows the templates that have had nodes. A template without any counts as unknown, and is left out.
-func listTemplates(groups []v1alpha1.NodeGroup, now time.Time) (templates []planner.Template, joinTimeouts map[string]time.Duration) {
-	joinTimeouts = map[string]time.Duration{}
-	for i := range groups {
-		g := &groups[i]
-		p := g.Status.Provisioning
-		if g.Spec.ScaleUp == nil || p == nil || acceptance.FromGroup(g).State != acceptance.Accepted || isFull(g) {
+// reserve stores a reservation, in place of an earlier one for the same pod.
+func (c *Checker) reserve(pod placement.PodKey, r *reservation) (release func()) {
+	if c.reservations == nil {
+		c.reservations = map[placement.PodKey]*reservation{}
+	}
+	c.reservations[pod] = r
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.reservations[pod] == r {
+			delete(c.reservations, pod)
+		}
+	}
+}
+
+// choosePlace chooses the least used node that a second copy of the pod fits on. If there is none, it chooses an instance that
+// another successor needs, or else a further instance.
+func (c *Checker) choosePlace(s *snapshot.Snapshot, pod placement.PodKey, node string, groups []v1alpha1.NodeGroup) (reservation, surge.Room, error) {
+	fork := s.Fork()
+	defer fork.Rollback()
+	instances := c.placeOtherSuccessors(s, fork, pod)
+	launchables, known := c.listLaunchables(groups)
+	templates := make([]planner.Template, len(launchables))
+	for i := range launchables {
+		templates[i] = launchables[i].Template
+	}
+	found, err := planner.JudgePendingPod(s, pod, templates)
+	if err != nil {
+		return reservation{}, surge.Room{}, err
+	}
+	var best *filter.Node
+	for _, name := range found.FittingNodes {
+		n := s.Nodes.Lookup(name)
+		if name != node && instances[name] == nil && (best == nil || n.SumUsedShares() < best.SumUsedShares()) {
+			best = n
+		}
+	}
+	if best != nil {
+		return reservation{node: best.Name()}, surge.Room{Fits: true}, nil
+	}
+	for _, name := range found.FittingNodes {
+		if i := instances[name]; i != nil {
+			detail := "fits on the new instance of " + i.template.Name + " for another pod"
+			return reservation{name, i}, surge.Room{Fits: true, LaunchTime: i.template.joinTimeout, Detail: detail}, nil
+		}
+	}
+	for _, t := range launchables {
+		if found.NewInstances[t.Name] == placement.Fits.String() {
+			i := &newInstance{template: t, size: t.size + 1, name: fmt.Sprintf("reserved/%s/%d", t.Name, t.size+1)}
+			return reservation{i.name, i}, surge.Room{Fits: true, LaunchTime: t.joinTimeout, Detail: "needs one more instance of " + t.Name}, nil
+		}
+	}
+	if !known {
+		return reservation{}, surge.Room{}, errTemplatesUnknown
+	}
+	return reservation{}, surge.Room{Detail: "fits on no other node: " + found.Nodes.String()}, nil
+}
+
+// placeOtherSuccessors places the other successors with a reservation, and returns the new instances for them by name.
+func (c *Checker) placeOtherSuccessors(s *snapshot.Snapshot, fork snapshot.Fork, except placement.PodKey) map[string]*newInstance {
+	instances := map[string]*newInstance{}
+	for pod, r := range c.reservations {
+		leaving := s.Pod(pod)
+		if pod == except || leaving == nil {
 			continue
 		}
-		for j := range p.Learned {
-			learned := &p.Learned[j]
-			if isBackedOff(p, learned.Name, now) || !mayLaunch(g.Spec.ScaleUp, learned.Name) {
+		if r.instance != nil && instances[r.node] == nil {
+			if fork.AddNewNode(r.instance.template.NewNode(r.node, "")) != nil {
 				continue
 			}
-			n := plan.NewTemplateNode(g, plan.TemplateSource{Template: cloud.Template{Name: learned.Name}, Learned: learned})
-			if n == nil {
-				continue
-			}
-			name := g.Name + "/" + learned.Name
-			templates = append(templates, planner.Template{Name: name, Node: n, Cost: 1})
-			joinTimeouts[name] = plan.JoinTimeout(g)
+			instances[r.node] = r.instance
+		}
+		if n, err := s.Nodes.FindUnlessRemoved(r.node); err == nil {
+			successor := *leaving
+			fork.PlacePod(&successor, n)
 		}
 	}
-	return templates, joinTimeouts
+	return instances
 }
 
-// isFull reports whether the group has its maximum size, or whether its size is unknown.
-func isFull(g *v1alpha1.NodeGroup) bool {
-	return g.Status.CloudSize == nil || g.Spec.MaxSize != nil && *g.Status.CloudSize >= *g.Spec.MaxSize
-}
-
-// mayLaunch reports whether scale-up may launch the template. Without a list, it may launch all.
-func mayLaunch(up *v1alpha1.ScaleUp, template string) bool {
-	return len(up.Templates) == 0 || slices.ContainsFunc(up.Templates, func(t v1alpha1.InstanceTemplate) bool {
-		return launch.IsSameTemplate(t.Name, template)
-	})
-}
-
-func isBackedOff(p *v1alpha1.ProvisioningStatus, template string, now time.Time) bool {
-	return slices.ContainsFunc(p.BackOffs, func(b v1alpha1.BackOff) bool {
-		return launch.IsSameTemplate(b.Template, template) && now.Before(b.Until.Time)
-	})
+// listLaunchables returns the templates that scale-up may launch now. known is false if a group may have more.
+func (c *Checker) listLaunchables(groups []v1alpha1.NodeGroup) (launchables []*launchable, known bool) {
+	known = true
+	for i := range groups {
+		g := &groups[i]
+		if g.Spec.ScaleUp == nil || g.Status.CloudSize == nil || acceptance.FromGroup(g).State != acceptance.Accepted {
+			continue
+		}
+		size := *g.Status.CloudSize
+		for _, r := range c.reservations {
+			if r.instance != nil && r.instance.template.group.Name == g.Name {
+				size = max(size, r.instance.size)
+			}
+		}
+		if g.Spec.MaxSize != nil && size >= *g.Spec.MaxSize {
+			continue
+		}
+		templates, read := c.Templates(g.Name)
+		known = known && read
+		for _, t := range templates {
+			if t.Node != nil && t.ClosedReason == nil {
+				launchables = append(launchables, &launchable{
+					planner.Template{Name: g.Name + "/" + t.Name, Node: t.Node, Cost: 1}, g, plan.JoinTimeout(g), size,
+				})
+			}
+		}
+	}
+	return launchables, known
 }
