@@ -69,7 +69,7 @@ type Drain struct {
 	// a surge that has not returned yet.
 	decidingSurges   int
 	surgingOwners    map[string]bool
-	restoreWaitUntil time.Time // until when a drained node waits for them; zero is not yet
+	restoreWaitSince time.Time // since when the drained node waits for them; zero is not yet
 	// background counts the goroutines of the watch and the requests. surges counts the running surges.
 	background, surges sync.WaitGroup
 	// stopped is closed once the context has ended with one of the causes in drain.go.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -209,6 +210,20 @@ func drawUrgentScenario(t *rapid.T) scenario {
 	return w
 }
 
+// drawQuietScenario draws a voluntary drain of few pods, while the API server works.
+func drawQuietScenario(t *rapid.T) scenario {
+	w := scenario{latency: 5 * time.Millisecond, controllerDelay: 10 * time.Millisecond, inFlight: defaultMaxInFlight, evictAllPods: true, limit: drawSeconds(t, "limit", 10, 20, 30, 60, 120)}
+	for range rapid.IntRange(1, 3).Draw(t, "pods") {
+		w.pods = append(w.pods, podSpec{copies: 1, changes: []podOption{
+			withGrace(drawSeconds(t, "grace", 1, 5)), withLabel("app", rapid.SampledFrom([]string{"a", "b"}).Draw(t, "app")),
+		}})
+	}
+	if rapid.Bool().Draw(t, "budget") {
+		w.pdbs = []pdbSpec{{app: "a", healthy: 1000}}
+	}
+	return w
+}
+
 // addTo creates the scenario's pods and PDBs in s.
 func (w scenario) addTo(s *sim) {
 	s.latency, s.watchLag, s.listLag, s.controllerDelay = w.latency, w.watchLag, w.listLag, w.controllerDelay
@@ -346,6 +361,9 @@ func (w scenario) runAndCheck(parent context.Context) (broken []error) {
 		w.checkDrained(s, d, breaks)
 	case DeadlinePassed:
 		w.checkAllRequested(s, d, last, began.Add(w.changeTermsAt), breaks)
+		w.checkNotEmptyBefore(s, d, r.EndedAt, breaks)
+	case TimedOut:
+		w.checkNotEmptyBefore(s, d, r.EndedAt, breaks)
 	}
 	if forced {
 		checkCutShort(s, r, earliest, breaks)
@@ -425,6 +443,28 @@ func (w scenario) checkDrained(s *sim, d *Drain, breaks func(string, ...any)) {
 		if v := d.decisionFor(&p.Pod); v.Action != podrules.Skip {
 			breaks("I7: drained with pod %s (%s) left", p.Name, v.Rule)
 		}
+	}
+}
+
+// checkNotEmptyBefore checks that the node was not empty for a while before a time, if the API server worked.
+func (w scenario) checkNotEmptyBefore(s *sim, d *Drain, at time.Time, breaks func(string, ...any)) {
+	if w.faultPercent > 0 || w.failingLists > 0 || w.watchLifetime > 0 || slices.ContainsFunc(w.apiFailures, func(x apiFailure) bool { return x.verb == "list" }) {
+		return
+	}
+	empty := d.startedAt
+	for _, p := range s.pods {
+		switch {
+		case p.Spec.NodeName != node:
+		case p.gone:
+			empty = laterOf(empty, p.endedAt)
+		case d.decisionFor(&p.Pod).Action != podrules.Skip:
+			return
+		default:
+			empty = laterOf(empty, p.CreationTimestamp)
+		}
+	}
+	if most := 5*time.Second + w.watchLag + 4*w.latency; at.Sub(empty) > most {
+		breaks("the node was empty for %s and counts as not drained", at.Sub(empty))
 	}
 }
 

@@ -462,15 +462,15 @@ func (d *Drain) attributeToSurge(p *podState, now time.Time) {
 }
 
 // areSurgesOver reports whether no surge of the drained pods restores the size of its owner any more. It waits for that
-// at most maxRestoreWait, and never past the deadline.
+// at most maxRestoreWait, and never past a time limit of the drain: the node is drained.
 func (d *Drain) areSurgesOver(now time.Time) bool {
 	if len(d.surgingOwners) == 0 {
 		return true
 	}
-	if d.restoreWaitUntil.IsZero() {
-		d.restoreWaitUntil = earlierNonZero(now.Add(maxRestoreWait), d.terms.Deadline)
+	if d.restoreWaitSince.IsZero() {
+		d.restoreWaitSince = now
 	}
-	if now.Before(d.restoreWaitUntil) {
+	if now.Before(d.restoreWaitEnd()) {
 		return false
 	}
 	for _, p := range d.pods {
@@ -481,13 +481,18 @@ func (d *Drain) areSurgesOver(now time.Time) bool {
 	return true
 }
 
+// restoreWaitEnd returns until when a drained node waits for surges.
+func (d *Drain) restoreWaitEnd() time.Time {
+	return earlierNonZero(d.restoreWaitSince.Add(maxRestoreWait), earlierNonZero(d.terms.Deadline, d.terms.TimeoutAt))
+}
+
 // nextRestoreCheck returns when areSurgesOver has to be called again; zero means after the next event.
 func (d *Drain) nextRestoreCheck(now time.Time) time.Time {
 	if len(d.surgingOwners) == 0 || !d.isEmpty() {
-		d.restoreWaitUntil = time.Time{}
+		d.restoreWaitSince = time.Time{}
 	}
-	if now.Before(d.restoreWaitUntil) {
-		return d.restoreWaitUntil
+	if end := d.restoreWaitEnd(); !d.restoreWaitSince.IsZero() && now.Before(end) {
+		return end
 	}
 	return time.Time{}
 }

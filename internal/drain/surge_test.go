@@ -433,21 +433,51 @@ func TestEndedDrainWaitsForRestores(t *testing.T) {
 	}
 }
 
+// TestDrainedNodeWaitsForRestores has a node that is empty after 12 s.
 func TestDrainedNodeWaitsForRestores(t *testing.T) {
-	simulate(t, func(t *testing.T, s *sim) {
-		s.addPod("web")
-		f := newFakeSurger(s)
-		f.run = func(ctx context.Context, f *fakeSurger, r surge.Request) surge.Result {
-			result := runOrdinary(ctx, f, r)
-			time.Sleep(7 * time.Second)
-			return result
-		}
-		r := runDrainTo(t, s, Drained, Options{Surger: f})
-		check.Is(t, 0, f.raised)
-		checkTookAbout(t, r, f.startup+7*time.Second)
-		check.Is(t, true, f.runs[0].Until.IsZero()) // the drain has no limit
-		check.Is(t, maxSurgeTime+2*f.startup, f.runs[0].GiveUpAt.Sub(f.runs[0].at))
-	})
+	for name, c := range map[string]struct {
+		restore                    time.Duration
+		timeout, deadline, changed time.Duration // from the start; changed is a timeout that is set after 15 s
+		takes                      time.Duration
+	}{
+		"restored":         {restore: 7 * time.Second, takes: 17 * time.Second},
+		"never restored":   {restore: time.Minute, takes: 12*time.Second + maxRestoreWait},
+		"timeout comes":    {restore: time.Minute, timeout: 25 * time.Second, takes: 25 * time.Second},
+		"deadline comes":   {restore: time.Minute, deadline: 25 * time.Second, takes: 25 * time.Second},
+		"timeout is later": {restore: time.Minute, timeout: 50 * time.Second, takes: 12*time.Second + maxRestoreWait},
+		"timeout is moved": {restore: time.Minute, timeout: time.Hour, changed: 20 * time.Second, takes: 20 * time.Second},
+	} {
+		t.Run(name, simulateFunc(func(t *testing.T, s *sim) {
+			s.addPod("web", withGrace(5*time.Second))
+			f := newFakeSurger(s)
+			f.run = func(ctx context.Context, f *fakeSurger, r surge.Request) surge.Result {
+				result := runOrdinary(ctx, f, r)
+				time.Sleep(c.restore)
+				return result
+			}
+			began := time.Now()
+			var limits TimeLimits
+			if c.timeout > 0 {
+				limits.TimeoutAt = began.Add(c.timeout)
+			}
+			if c.deadline > 0 {
+				limits.Deadline = began.Add(c.deadline)
+			}
+			d, wait := startDrain(t.Context(), t, s, Options{Surger: f, TimeLimits: limits})
+			if c.changed > 0 {
+				time.AfterFunc(15*time.Second, func() { d.SetTimeLimits(TimeLimits{TimeoutAt: began.Add(c.changed)}) })
+			}
+			r, err := wait()
+			checkOutcome(t, r, err, Drained)
+			checkTookAbout(t, r, c.takes)
+			if limits == (TimeLimits{}) { // the drain has no limit
+				check.Is(t, true, f.runs[0].Until.IsZero())
+				check.Is(t, maxSurgeTime+2*f.startup, f.runs[0].GiveUpAt.Sub(f.runs[0].at))
+			}
+			time.Sleep(2 * time.Minute)
+			check.Is(t, 0, f.raised)
+		}))
+	}
 }
 
 func TestSurgeHasTimeForANewInstanceAndTheStart(t *testing.T) {
@@ -460,7 +490,7 @@ func TestSurgeHasTimeForANewInstanceAndTheStart(t *testing.T) {
 			d.LaunchSeconds = (15 * time.Minute).Seconds()
 			return d, nil
 		}
-		r := runDrainTo(t, s, Drained, Options{Surger: f})
+		r := runDrainTo(t, s, Drained, Options{Surger: f, TimeLimits: timeoutIn(2 * time.Hour)})
 		check.Is(t, Surged, podReportOf(t, r, web).Removal)
 		check.Is(t, 1, len(f.runs))
 		check.Is(t, maxSurgeTime+25*time.Minute, f.runs[0].GiveUpAt.Sub(f.runs[0].at))
@@ -622,6 +652,7 @@ func newWildSurger(s *sim, seed int) *fakeSurger {
 		removes, says := at("removes", 2) == 0, at("says", 2) == 0
 		if removes && ctx.Err() == nil {
 			f.removePod(r.Pod)
+			time.Sleep([]time.Duration{0, time.Second, 15 * time.Second, 40 * time.Second}[at("lowers", 4)])
 		}
 		if ctx.Err() != nil {
 			time.Sleep([]time.Duration{0, time.Second, 15 * time.Second}[at("restores", 3)])
@@ -634,7 +665,7 @@ func newWildSurger(s *sim, seed int) *fakeSurger {
 // TestWildSurgerLosesNoPod compares drains with a Surger that answers arbitrarily with the same drains without one.
 func TestWildSurgerLosesNoPod(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		draw := rapid.SampledFrom([]func(*rapid.T) scenario{drawScenario, drawUrgentScenario}).Draw(rt, "kind")
+		draw := rapid.SampledFrom([]func(*rapid.T) scenario{drawScenario, drawUrgentScenario, drawQuietScenario}).Draw(rt, "kind")
 		w := draw(rt)
 		for i := range w.pods {
 			owner := rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(rt, "owner")
