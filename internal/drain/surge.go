@@ -139,17 +139,23 @@ type surgeRun struct {
 	decideAgain bool
 }
 
-// newSurge returns a surge that is not decided yet. By cheap facts, it returns nil if the pod cannot surge. Otherwise the
-// Surger decides. A pod of a group does not surge, because it leaves together with the others.
+// newSurge returns a surge that is not decided yet, or nil if the Surger is not asked about the pod.
 func (d *Drain) newSurge(p *podState) *podSurge {
-	if d.options.Surger == nil || d.options.DisableEviction || !p.group.IsZero() || isExemptFromPDBs(&p.pod) {
+	if !d.asksSurger(p) {
 		return nil
 	}
-	// The pods of a StatefulSet cannot surge. The Surger refuses them, and the report has the reason.
-	if c := fromkubeapi.FindController(&p.pod); c != nil && (c.Kind == "ReplicaSet" || c.Kind == "StatefulSet") {
-		return &podSurge{controller: c.UID}
+	return &podSurge{controller: fromkubeapi.FindController(&p.pod).UID}
+}
+
+// asksSurger reports whether the Surger decides about the pod. A pod without a controller, of a Job or of a DaemonSet has no
+// successor, and a pod of a group leaves together with the others. They cost no decision. The Surger refuses further kinds, such as a
+// StatefulSet, and the report has the reason.
+func (d *Drain) asksSurger(p *podState) bool {
+	if d.options.Surger == nil || d.options.DisableEviction || !p.group.IsZero() || isExemptFromPDBs(&p.pod) {
+		return false
 	}
-	return nil
+	c := fromkubeapi.FindController(&p.pod)
+	return c != nil && c.Kind != "Job" && c.Kind != "DaemonSet"
 }
 
 // surgeEnd returns when the surge of a pod has to end, so that the pod can then be evicted and still has its whole grace.
@@ -549,15 +555,11 @@ func (p *podState) noteSurgeDenial() {
 	}
 }
 
-// predictSurges decides for each waiting pod whether it would get a successor first. Unlike a drain, it also asks about
-// pods that cannot surge, so that the Surger says why.
+// predictSurges decides for each waiting pod whether it would get a successor first.
 func (d *Drain) predictSurges(ctx context.Context) {
-	if d.options.Surger == nil || d.options.DisableEviction {
-		return
-	}
 	slots := make(chan struct{}, d.options.maxOtherInFlight())
 	for _, p := range d.dropGoneAndSortRemaining() {
-		if !p.isWaiting() || isExemptFromPDBs(&p.pod) || !p.group.IsZero() { // a group goes together
+		if !p.isWaiting() || !d.asksSurger(p) {
 			continue
 		}
 		p.surge = &podSurge{}

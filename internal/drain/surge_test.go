@@ -217,6 +217,20 @@ func TestPodsThatCannotSurgeCostNothing(t *testing.T) {
 	check.Is(t, fmt.Sprint(times[false]), fmt.Sprint(times[true]))
 }
 
+func TestDrainAndPreviewSayWhyAnOwnerCannotSurge(t *testing.T) {
+	for _, kind := range []string{"StatefulSet", "ReplicationController", "CloneSet"} {
+		simulate(t, func(t *testing.T, s *sim) {
+			pod := s.addPod("web", withOwner(kind))
+			f := newFakeSurger(s)
+			f.decide = func(context.Context, decideCall) (surge.Decision, error) { return verdict(surge.Refused), nil }
+			preview := findPrediction(t, runPreview(t, s, Options{Surger: f}, false), pod)
+			report := podReportOf(t, runDrainTo(t, s, Drained, Options{Surger: f}), pod)
+			check.Is(t, "refused: the test says so", preview.Surge.String(), kind)
+			check.Is(t, "refused: the test says so", report.Surge.String(), kind)
+		})
+	}
+}
+
 func TestUnsuccessfulSurgeLetsTheDrainGoOn(t *testing.T) {
 	fails := func(context.Context, *fakeSurger, surge.Request) surge.Result {
 		time.Sleep(4 * time.Second)
@@ -568,7 +582,7 @@ func TestSurgesOfOneDrainRunAtOnce(t *testing.T) {
 func TestLaterWaveWaitsForSurgingPods(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		s.addPod("web")
-		dns := s.addPod("dns", withPriority(2_000_000_000), withOwner("DaemonSetLike"))
+		dns := s.addPod("dns", withPriority(2_000_000_000), withOwner("Job"))
 		f := newFakeSurger(s)
 		r := runDrainTo(t, s, Drained, Options{Surger: f})
 		check.Not(t, podReportOf(t, r, dns).RemovalRequestedAt.Before(r.StartedAt.Add(f.startup+2*time.Second)), "evicted too early")
