@@ -61,11 +61,7 @@ func (v *fakeVolumes) ListVolumeAttachments(context.Context) ([]kubeapi.VolumeAt
 func withClaims(names ...string) podOption {
 	return func(p *simPod) {
 		for _, n := range names {
-			v := kubeapi.Volume{Name: n}
-			v.PersistentVolumeClaim = &struct {
-				ClaimName string `json:"claimName"`
-			}{n}
-			p.Spec.Volumes = append(p.Spec.Volumes, v)
+			p.Spec.Volumes = append(p.Spec.Volumes, kubeapi.Volume{Name: n, PersistentVolumeClaim: &kubeapi.ClaimVolume{ClaimName: n}})
 		}
 	}
 }

@@ -107,14 +107,18 @@ type EmptyDirVolume struct {
 	Medium string `json:"medium,omitempty"`
 }
 
+// ClaimVolume holds the fields of corev1.PersistentVolumeClaimVolumeSource that are read.
+type ClaimVolume struct {
+	ClaimName string `json:"claimName"`
+	ReadOnly  bool   `json:"readOnly,omitempty"`
+}
+
 // Volume holds the fields of corev1.Volume that are read.
 type Volume struct {
 	Name                  string          `json:"name"`
 	EmptyDir              *EmptyDirVolume `json:"emptyDir,omitempty"`
 	HostPath              *struct{}       `json:"hostPath,omitempty"`
-	PersistentVolumeClaim *struct {
-		ClaimName string `json:"claimName"`
-	} `json:"persistentVolumeClaim,omitempty"`
+	PersistentVolumeClaim *ClaimVolume    `json:"persistentVolumeClaim,omitempty"`
 	// Ephemeral is a generic ephemeral volume. The name of its claim is <pod>-<volume>.
 	Ephemeral *json.RawMessage `json:"ephemeral,omitempty"`
 }

@@ -224,12 +224,19 @@ func (s *Surger) checkVolumes(ctx context.Context, pod *kubeapi.Pod) error {
 			return toRefusal(fmt.Sprintf("read the PersistentVolumeClaim %s/%s", pod.Namespace, name), err)
 		}
 		modes := claim.Spec.AccessModes
-		if !slices.Contains(modes, "ReadWriteMany") && !slices.Contains(modes, "ReadOnlyMany") {
+		if !isUsableOnSeveralNodes(modes, v.PersistentVolumeClaim.ReadOnly) {
 			return refuse(ReasonReadWriteOnce, "the PersistentVolumeClaim %s has the access modes %s, so the successor cannot "+
 				"use it beside the pod", name, strings.Join(modes, ", "))
 		}
 	}
 	return nil
+}
+
+// isUsableOnSeveralNodes reports whether pods on several nodes can mount a volume at once. A volume that is ReadOnlyMany and
+// ReadWriteOnce is mounted for writing, unless the pod says otherwise.
+func isUsableOnSeveralNodes(accessModes []string, readOnly bool) bool {
+	isWritable := slices.Contains(accessModes, "ReadWriteOnce") || slices.Contains(accessModes, "ReadWriteOncePod")
+	return slices.Contains(accessModes, "ReadWriteMany") || slices.Contains(accessModes, "ReadOnlyMany") && (readOnly || !isWritable)
 }
 
 // startup returns how long a pod of the owner takes to become Ready on its node, or 0. It is the time of the last

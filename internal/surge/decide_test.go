@@ -22,12 +22,10 @@ func TestDecide(t *testing.T) {
 	allowsUnready.Spec.UnhealthyPodEvictionPolicy = "AlwaysAllow"
 	allowsLater := &kubeapi.PodDisruptionBudget{ObjectMeta: kubeapi.ObjectMeta{Name: "later"}}
 	allowsLater.Status.ExpectedPods, allowsLater.Status.DesiredHealthy, allowsLater.Status.CurrentHealthy = 3, 2, 2
-	claim := func(c *cluster, modes ...string) {
+	claim := func(c *cluster, readOnly bool, modes ...string) {
 		c.claims["data"] = &kubeapi.PersistentVolumeClaim{ObjectMeta: kubeapi.ObjectMeta{Name: "data"}}
 		c.claims["data"].Spec.AccessModes = modes
-		v := kubeapi.Volume{Name: "data"}
-		must.NoError(t, json.Unmarshal([]byte(`{"name":"data","persistentVolumeClaim":{"claimName":"data"}}`), &v))
-		c.pods[leaving].Spec.Volumes = []kubeapi.Volume{v}
+		c.pods[leaving].Spec.Volumes = []kubeapi.Volume{{Name: "data", PersistentVolumeClaim: &kubeapi.ClaimVolume{ClaimName: "data", ReadOnly: readOnly}}}
 	}
 	annotate := func(m *kubeapi.ObjectMeta, value string) {
 		if m.Annotations == nil {
@@ -115,12 +113,16 @@ func TestDecide(t *testing.T) {
 		"ReplicaSet of another controller": {want: Refused, reason: ReasonOwnerKind, detail: "CloneSet", change: func(c *cluster) {
 			c.replicaSet.OwnerReferences[0].Kind = "CloneSet"
 		}},
-		"bare ReplicaSet":       {want: Needed, reason: ReasonLastReady, change: func(c *cluster) { c.withoutDeployment() }},
-		"Rollout":               {want: Needed, reason: ReasonLastReady, change: func(c *cluster) { c.toRollout("abc") }},
-		"Rollout in a rollout":  {want: Refused, reason: ReasonRollout, change: func(c *cluster) { c.toRollout("def") }},
-		"volume for one node":   {want: Refused, reason: ReasonReadWriteOnce, change: func(c *cluster) { claim(c, "ReadWriteOnce") }},
-		"volume for one pod":    {want: Refused, reason: ReasonReadWriteOnce, change: func(c *cluster) { claim(c, "ReadWriteOncePod") }},
-		"volume for many nodes": {want: Needed, reason: ReasonLastReady, change: func(c *cluster) { claim(c, "ReadWriteOnce", "ReadWriteMany") }},
+		"bare ReplicaSet":                          {want: Needed, reason: ReasonLastReady, change: func(c *cluster) { c.withoutDeployment() }},
+		"Rollout":                                  {want: Needed, reason: ReasonLastReady, change: func(c *cluster) { c.toRollout("abc") }},
+		"Rollout in a rollout":                     {want: Refused, reason: ReasonRollout, change: func(c *cluster) { c.toRollout("def") }},
+		"volume for one node":                      {want: Refused, reason: ReasonReadWriteOnce, change: func(c *cluster) { claim(c, false, "ReadWriteOnce") }},
+		"volume for one pod":                       {want: Refused, reason: ReasonReadWriteOnce, change: func(c *cluster) { claim(c, false, "ReadWriteOncePod") }},
+		"volume for many nodes":                    {want: Needed, reason: ReasonLastReady, change: func(c *cluster) { claim(c, false, "ReadWriteOnce", "ReadWriteMany") }},
+		"volume for many readers":                  {want: Needed, reason: ReasonLastReady, change: func(c *cluster) { claim(c, false, "ReadOnlyMany") }},
+		"volume for one writer or many readers":    {want: Refused, reason: ReasonReadWriteOnce, change: func(c *cluster) { claim(c, false, "ReadWriteOnce", "ReadOnlyMany") }},
+		"the same volume mounted for reading":      {want: Needed, reason: ReasonLastReady, change: func(c *cluster) { claim(c, true, "ReadWriteOnce", "ReadOnlyMany") }},
+		"volume for one node, mounted for reading": {want: Refused, reason: ReasonReadWriteOnce, change: func(c *cluster) { claim(c, true, "ReadWriteOnce") }},
 		"paused":                {want: Refused, reason: ReasonPaused, change: func(c *cluster) { c.deployment.Spec.Paused = true }},
 		"deleted":               {want: Refused, reason: ReasonDeleting, change: func(c *cluster) { c.deployment.DeletionTimestamp = &now }},
 		"replaced":              {want: Refused, reason: ReasonDeleting, change: func(c *cluster) { c.deployment.UID = "u-other" }},
