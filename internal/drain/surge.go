@@ -3,6 +3,7 @@ package drain
 import (
 	"cmp"
 	"context"
+	"math"
 	"strings"
 	"time"
 
@@ -55,7 +56,7 @@ func (r *SurgeReport) hasSucceeded() bool {
 }
 
 // String returns the decision and the result in one line, such as "needed: it is the only pod of Deployment shop/web;
-// successor shop/web-2 is ready". It returns "" for nil.
+// a start takes about 20s; successor shop/web-2 is ready". It returns "" for nil.
 func (r *SurgeReport) String() string {
 	if r == nil {
 		return ""
@@ -63,6 +64,9 @@ func (r *SurgeReport) String() string {
 	var parts []string
 	if r.Decision.Verdict != "" {
 		parts = append(parts, string(r.Decision.Verdict)+": "+cmp.Or(r.Decision.Detail, r.Decision.Reason))
+	}
+	if text := describeStart(&r.Decision); text != "" {
+		parts = append(parts, text)
 	}
 	if text := describeSurgeResult(r.Result); text != "" {
 		parts = append(parts, text)
@@ -72,6 +76,23 @@ func (r *SurgeReport) String() string {
 	}
 	return strings.Join(parts, "; ")
 }
+
+// describeStart returns how long the successor takes to start, as far as it is known. It returns "" if none starts.
+func describeStart(d *surge.Decision) string {
+	if d.Verdict != surge.Needed {
+		return ""
+	}
+	var parts []string
+	if d.StartupSeconds > 0 {
+		parts = append(parts, "a start takes about "+roundSeconds(d.StartupSeconds))
+	}
+	if d.LaunchSeconds > 0 {
+		parts = append(parts, "a new instance takes up to "+roundSeconds(d.LaunchSeconds))
+	}
+	return strings.Join(parts, ", ")
+}
+
+func roundSeconds(s float64) string { return (time.Duration(math.Ceil(s)) * time.Second).String() }
 
 // SecondsGained returns how long the pod kept running while its successor started. Without the surge, its owner would
 // have been short of a pod for that time. It is 0 if the pod did not leave after its successor was ready.

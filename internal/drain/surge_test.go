@@ -506,6 +506,7 @@ func TestSurgeHasTimeForANewInstanceAndTheStart(t *testing.T) {
 		}
 		r := runDrainTo(t, s, Drained, Options{Surger: f, TimeLimits: timeoutIn(2 * time.Hour)})
 		check.Is(t, Surged, podReportOf(t, r, web).Removal)
+		check.Contains(t, podReportOf(t, r, web).Surge.String(), "a start takes about 5m0s, a new instance takes up to 15m0s; successor shop/web-next is ready")
 		check.Is(t, 1, len(f.runs))
 		check.Is(t, maxSurgeTime+25*time.Minute, f.runs[0].GiveUpAt.Sub(f.runs[0].at))
 	})
@@ -617,7 +618,7 @@ func TestPreviewSaysWhoWouldSurge(t *testing.T) {
 		limits := deadlineIn(time.Minute)
 		p := runPreview(t, s, Options{Surger: f, TimeLimits: limits}, false)
 		got := findPrediction(t, p, web)
-		check.Is(t, "needed: it is the last ready pod", got.Surge.String())
+		check.Is(t, "needed: it is the last ready pod; a start takes about 10s", got.Surge.String())
 		check.Is(t, ObstaclePDB, got.Obstacle.Reason)
 		check.Is(t, "refused: the test says so", findPrediction(t, p, set).Surge.String())
 		about := f.decisionsAbout("web")[0]

@@ -308,7 +308,7 @@ func readSurge(v *value) *drain.SurgeReport {
 	return &drain.SurgeReport{
 		Decision: surge.Decision{
 			Verdict: surge.Verdict(decision.get("verdict").string()), Reason: decision.get("reason").string(),
-			Detail: decision.get("detail").string(), StartupSeconds: decision.get("startupSeconds").number(),
+			Detail: decision.get("detail").string(), StartupSeconds: decision.get("startupSeconds").number(), LaunchSeconds: decision.get("launchSeconds").number(),
 		},
 		Progress: surge.Progress{
 			Step: surge.Step(progress.get("step").string()), Since: progress.get("since").time(),
