@@ -159,6 +159,10 @@ func (s *surgeFlags) predictSurges(ctx context.Context, api *kubeapi.Client, nod
 	return all, nil
 }
 
+// surgeNote says what the decisions of plan, why and top leave out.
+const surgeNote = "slipway drain --surge would decide this without a deadline. Agents and the manager have their own surge mode. They may refuse\n" +
+	"a successor because too little time is left, and the manager also because it finds no room."
+
 // printSurges prints a table of decisions after an empty line, or nothing if there are none.
 func printSurges(w io.Writer, all []podSurge) error {
 	if len(all) == 0 {
@@ -177,5 +181,9 @@ func printSurges(w io.Writer, all []podSurge) error {
 		}
 		fmt.Fprintf(t, "%s%s/%s\t%s\n", node, s.Namespace, s.Pod, s.Surge)
 	}
-	return t.Flush()
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(w, surgeNote)
+	return err
 }

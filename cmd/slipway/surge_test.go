@@ -113,8 +113,8 @@ func TestSurgesOfSeveralNodesNameTheNode(t *testing.T) {
 	other := one
 	other.Node = "b"
 	for want, all := range map[string][]podSurge{
-		"": nil, "\nPOD       SUCCESSOR FIRST\nshop/web  refused: it is paused\n": {one},
-		"\nNODE  POD       SUCCESSOR FIRST\na     shop/web  refused: it is paused\nb     shop/web  refused: it is paused\n": {one, other},
+		"": nil, "\nPOD       SUCCESSOR FIRST\nshop/web  refused: it is paused\n" + surgeNote + "\n": {one},
+		"\nNODE  POD       SUCCESSOR FIRST\na     shop/web  refused: it is paused\nb     shop/web  refused: it is paused\n" + surgeNote + "\n": {one, other},
 	} {
 		var out bytes.Buffer
 		check.NoError(t, printSurges(&out, all))
