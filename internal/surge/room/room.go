@@ -126,7 +126,7 @@ func (c *Checker) choosePlace(s *snapshot.Snapshot, pod placement.PodKey, node s
 	fork := s.Fork()
 	defer fork.Rollback()
 	instances := c.placeOtherSuccessors(s, fork, pod)
-	launchables, known := c.listLaunchables(groups)
+	launchables, known := c.listLaunchables(groups, pod)
 	templates := make([]planner.Template, len(launchables))
 	for i := range launchables {
 		templates[i] = launchables[i].Template
@@ -185,8 +185,9 @@ func (c *Checker) placeOtherSuccessors(s *snapshot.Snapshot, fork snapshot.Fork,
 	return instances
 }
 
-// listLaunchables returns the templates that scale-up may launch now. known is false if a group may have more.
-func (c *Checker) listLaunchables(groups []v1alpha1.NodeGroup) (launchables []*launchable, known bool) {
+// listLaunchables returns the templates that scale-up may launch now, beside the instances for other pods. known is false if a group
+// may have more.
+func (c *Checker) listLaunchables(groups []v1alpha1.NodeGroup, except placement.PodKey) (launchables []*launchable, known bool) {
 	known = true
 	for i := range groups {
 		g := &groups[i]
@@ -194,8 +195,8 @@ func (c *Checker) listLaunchables(groups []v1alpha1.NodeGroup) (launchables []*l
 			continue
 		}
 		size := *g.Status.CloudSize
-		for _, r := range c.reservations {
-			if r.instance != nil && r.instance.template.group.Name == g.Name {
+		for pod, r := range c.reservations {
+			if pod != except && r.instance != nil && r.instance.template.group.Name == g.Name {
 				size = max(size, r.instance.size)
 			}
 		}

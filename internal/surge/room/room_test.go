@@ -179,6 +179,21 @@ func TestSuccessorsFitTogether(t *testing.T) {
 	expect(find(2, false), "instance")
 }
 
+func TestInstanceReservedForThePodItselfFits(t *testing.T) {
+	f := newFixture(t, 1)
+	f.b.Spec.Unschedulable = true
+	checker := f.newChecker()
+	for range 2 {
+		got, err := checker.FindRoom(t.Context(), keyOf(f.pods[0]), "a", true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !got.Fits || got.LaunchTime == 0 {
+			t.Errorf("%+v, want the last instance of the group", got)
+		}
+	}
+}
+
 func keepApart() *corev1.Affinity {
 	return &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
 		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, TopologyKey: corev1.LabelHostname,
