@@ -194,11 +194,7 @@ func (x *surgeRun) plan(ctx context.Context) (*record, error) {
 	}
 	x.request.Decision.Owner = o.toOwner()
 	x.request.Decision.Owner.Scaler = scaler
-	release, err := s.checkTimeAndRoom(ctx, current, &x.request.Decision, x.request.Until, true)
-	if release != nil {
-		x.releaseRoom = release // an earlier reservation for the pod has ended
-	}
-	if err != nil {
+	if err := x.checkTimeAndRoom(ctx, current); err != nil {
 		return nil, err
 	}
 	r := &record{
@@ -215,8 +211,21 @@ func (x *surgeRun) plan(ctx context.Context) (*record, error) {
 	return r, nil
 }
 
+// checkTimeAndRoom returns a refusal if the successor would not be ready in time, or fits nowhere. It reserves the room once this
+// process holds the record: before, the surge may wait for minutes until another one of the owner has ended.
+func (x *surgeRun) checkTimeAndRoom(ctx context.Context, pod *kubeapi.Pod) error {
+	release, err := x.s.checkTimeAndRoom(ctx, pod, &x.request.Decision, x.request.Until, x.hold != nil)
+	if release != nil {
+		x.releaseRoom = release // an earlier reservation for the pod has ended
+	}
+	return err
+}
+
 // surge raises the size, waits for the successor, and makes the pod leave.
 func (x *surgeRun) surge(ctx, background context.Context, wait *sync.WaitGroup) error {
+	if err := x.checkTimeAndRoom(ctx, &x.request.Pod); err != nil {
+		return err
+	}
 	x.result.StartedAt = time.Now()
 	x.s.options.Metrics.SurgeStarted()
 	x.report(Raising, "", fmt.Sprintf("%s from %s to %d", x.record.Target, formatSize(x.record.From), x.record.To))

@@ -406,6 +406,27 @@ func TestRoomIsReservedUntilTheSuccessorHasANode(t *testing.T) {
 	}
 }
 
+func TestNoRoomIsReservedWhileAnotherSurgeOfTheOwnerRuns(t *testing.T) {
+	simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+		p, other := c.newProcess(ctx, "manager/1"), c.newProcess(ctx, "n2/1")
+		keeper := &roomKeeper{}
+		p.options.CheckRoom = keeper.checkRoom
+		x := &surgeRun{s: other.Surger, request: c.request(startDecision(), time.Time{}), pods: newPodWatch()}
+		r, err := x.plan(ctx)
+		must.NoError(t, err)
+		h, err := other.acquireRecord(ctx, r)
+		must.NoError(t, err)
+		time.AfterFunc(10*time.Second, func() {
+			check.Is(t, 0, keeper.held)
+			check.NoError(t, h.release(ctx))
+		})
+		result := p.Run(ctx, c.request(startDecision(), time.Time{}))
+		check.Is(t, true, result.PodLeft, result)
+		check.Not(t, keeper.lasted == 0, "no room was reserved for the successor")
+		check.Is(t, 0, keeper.held)
+	})
+}
+
 func TestNoEvictionIsAskedForWithTooFewReadyPods(t *testing.T) {
 	simulate(t, func(t *testing.T) *cluster { return newCluster(t, 3) }, func(t *testing.T, ctx context.Context, c *cluster) {
 		p := c.newProcess(ctx, "n1/1")
