@@ -776,17 +776,14 @@ func (x *surgeRun) awaitDeparture(ctx context.Context) {
 		if !known || !stays || !x.lowered && !hasSuccessor {
 			return
 		}
-		if !x.lowered && !x.costSetAt.IsZero() && x.findOtherVictim(pods) == "" {
-			if !x.hold.isHeld() {
+		if !x.lowered && !x.costSetAt.IsZero() && !time.Now().Before(x.costSeenAt(pods)) {
+			if _, _, err := x.lowerIfSafe(ctx, pods); err != nil {
 				return
 			}
-			if by, _, err := x.s.lower(ctx, x.record); err != nil || by != "" {
-				return
-			}
-			x.lowered = true
 		}
 		select {
 		case <-x.pods.changed:
+		case <-time.After(retryPause):
 		case <-ctx.Done():
 			return
 		case <-x.lost:

@@ -989,6 +989,8 @@ func TestSlowReplicaSetControllerDeletesNoSuccessor(t *testing.T) {
 		"does not see that it is ready": {readyLag: time.Hour},
 		"at the end of the time":        {lag: 5 * time.Second, until: 24500 * time.Millisecond},
 		"before the size was lowered":   {lag: 5 * time.Second, until: 23 * time.Second},
+		"does not see it in time":       {readyLag: time.Hour, until: 24500 * time.Millisecond},
+		"sees it while the pod leaves":  {readyLag: 8 * time.Second, until: 24500 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
