@@ -627,7 +627,7 @@ type interruption int
 const (
 	crashBefore interruption = iota // the request is not carried out
 	crashAfter
-	crashLate // a size is changed after slowWebhook, other requests are not carried out
+	crashLate // a size or a deletion cost is changed after slowWebhook, other requests are not carried out
 	cancelled // the process lives, and its context ends
 )
 
@@ -670,7 +670,7 @@ func (l *client) serve(ctx context.Context, name string, do func() error) error 
 		switch {
 		case l.interruption == crashAfter:
 			_ = locked()
-		case l.interruption == crashLate && (name == "SetReplicas" || name == "SetMinSize"):
+		case l.interruption == crashLate && (name == "SetReplicas" || name == "SetMinSize" || name == "SetPodAnnotation"):
 			time.AfterFunc(slowWebhook, func() { _ = locked() })
 		}
 		l.kill()

@@ -136,12 +136,17 @@ func (s *Surger) restoreExpired(ctx context.Context, l kubeapi.Lease) error {
 		}
 		return err
 	}
-	changedBy, last, err := s.restore(ctx, r)
+	changedBy, last, err := s.lower(ctx, r)
 	if err != nil {
 		return err
 	}
-	if !r.Raised && !r.AwaitsLateRequest && isSame(last.value, r.From) {
-		return h.awaitLateRequest(ctx, r) // the raise may still come
+	mayCostCome, err := s.restoreCost(ctx, r)
+	if err != nil {
+		return err
+	}
+	mayRaiseCome := !r.Raised && isSame(last.value, r.From)
+	if (mayRaiseCome || mayCostCome) && !r.AwaitsLateRequest {
+		return h.awaitLateRequest(ctx, r)
 	}
 	if err := h.release(ctx); err != nil {
 		return err
@@ -161,16 +166,6 @@ func (h *hold) takeOver(ctx context.Context) error {
 		h.lease = *made
 	}
 	return err
-}
-
-// restore takes back the raise of a record, and the deletion cost if the pod stays. The size is lowered first: the cost is set only
-// while the successor receives traffic, and then the leaving pod goes instead.
-func (s *Surger) restore(ctx context.Context, r *record) (changedBy string, last sizeState, err error) {
-	changedBy, last, err = s.lower(ctx, r)
-	if err != nil {
-		return changedBy, last, err
-	}
-	return changedBy, last, s.restoreCost(ctx, r)
 }
 
 // readCost returns the present deletion cost of the record's pod; nil is absent.
@@ -199,15 +194,20 @@ func (s *Surger) setCost(ctx context.Context, r *record) error {
 	})
 }
 
-// restoreCost gives the pod of the record its former deletion cost, if the pod stays and still has Slipway's cost.
-func (s *Surger) restoreCost(ctx context.Context, r *record) error {
-	err := s.changeCost(ctx, r, func(p *kubeapi.Pod) (*string, bool) {
-		return r.Cost, p.Annotations[DeletionCostAnnotation] == lowestCost
+// restoreCost gives the pod of the record its former deletion cost, if the pod stays and still has Slipway's cost. mayCome is true if
+// the pod stays without that cost: a late request may still set it. At the end of a surge, the size is lowered first: the cost is set
+// only while the successor receives traffic, and then the leaving pod goes instead.
+func (s *Surger) restoreCost(ctx context.Context, r *record) (mayCome bool, err error) {
+	found := false
+	err = s.changeCost(ctx, r, func(p *kubeapi.Pod) (*string, bool) {
+		isLowest := p.Annotations[DeletionCostAnnotation] == lowestCost
+		found = found || isLowest
+		return r.Cost, isLowest
 	})
 	if errors.Is(err, errPodLeft) {
-		return nil
+		return false, nil
 	}
-	return err
+	return !found, err
 }
 
 // errPodLeft: the pod is gone, is terminating, or was replaced by another of the same name.

@@ -530,7 +530,8 @@ func (x *surgeRun) unsetCost(ctx context.Context) error {
 		return nil
 	}
 	x.costSetAt = time.Time{}
-	return x.s.restoreCost(ctx, x.record)
+	_, err := x.s.restoreCost(ctx, x.record)
+	return err
 }
 
 // remove makes the pod leave. It lowers the size if exactly this pod would then be deleted. Otherwise it asks the caller
@@ -820,7 +821,10 @@ func (x *surgeRun) end(ctx context.Context, cause error) error {
 		successor = x.successor.name
 	}
 	x.report(Restoring, successor, "")
-	_, last, err := x.s.restore(restoring, x.record)
+	_, last, err := x.s.lower(restoring, x.record)
+	if err == nil {
+		_, err = x.s.restoreCost(restoring, x.record)
+	}
 	if !x.lowered && len(last.otherManagers()) > 0 {
 		x.rememberReversal(last)
 	}

@@ -787,6 +787,8 @@ func TestI11SizeIsRestoredAfterItsTargetWasDeleted(t *testing.T) {
 						result := p.Run(p.ctx, c.request(startDecision(), time.Time{}))
 						check.Is(t, !crash, result.Reason == ReasonDeleting, result)
 						time.Sleep(time.Minute)
+						check.Is(t, "", c.findI11Violation())
+						time.Sleep(time.Minute)
 						check.Is(t, "", c.findTraces())
 						check.Not(t, c.pod(leaving) == nil, "the pod was deleted, although its surge failed")
 						other.client.kill()
@@ -872,7 +874,29 @@ func TestNextSurgeAwaitsTheLateRaise(t *testing.T) {
 	})
 }
 
-func TestRecordOfAConfirmedRaiseIsNotKept(t *testing.T) {
+func TestI11DeletionCostOfALateRequestIsTakenBack(t *testing.T) {
+	simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+		p, other := c.newProcess(ctx, "n1/1"), c.newProcess(ctx, "n2/1")
+		p.client.faultOf = func(request string) fault {
+			if request != "SetPodAnnotation" {
+				return fault{}
+			}
+			time.AfterFunc(time.Second, p.crash)
+			return fault{before: slowWebhook, late: true}
+		}
+		var wait sync.WaitGroup
+		wait.Go(func() { other.RestoreExpired(other.ctx) })
+		p.Run(p.ctx, c.request(startDecision(), time.Time{}))
+		time.Sleep(time.Minute)
+		check.Is(t, 1, c.currentField())
+		time.Sleep(time.Minute)
+		check.Is(t, "", c.findTraces())
+		other.client.kill()
+		wait.Wait()
+	})
+}
+
+func TestRecordIsNotKeptAfterThePodHasLeft(t *testing.T) {
 	simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
 		p, other := c.newProcess(ctx, "n1/1"), c.newProcess(ctx, "n2/1")
 		var wait sync.WaitGroup
@@ -1127,6 +1151,8 @@ func TestThousandHoldersDoNotRush(t *testing.T) {
 		time.AfterFunc(8*time.Second, crashed.crash)
 		crashed.Run(crashed.ctx, Request{Pod: *pod, Node: "n1", Decision: startDecision()})
 		time.Sleep(45 * time.Second)
+		check.Is(t, "", c.findI11Violation())
+		time.Sleep(time.Minute)
 		check.Is(t, "", c.findTraces())
 		restored := 0
 		for _, p := range all {
