@@ -48,7 +48,7 @@ type surgeRun struct {
 	owners  owners
 	record  *record
 	hold    *hold
-	lost    <-chan struct{} // closed once another process may have the record
+	held    context.Context // ends once another process may have the record
 	pods    *podWatch
 	before  map[string]bool // UIDs of the pods before the raise
 	// readyBefore is how many of them were Ready.
@@ -114,9 +114,10 @@ func (x *surgeRun) waitAndSurge(parent, ctx context.Context) error {
 	defer x.endReservation()
 	err := x.prepare(ctx)
 	if err == nil {
-		lost := make(chan struct{})
-		x.lost = lost
-		wait.Go(func() { x.hold.keepRenewed(background, sync.OnceFunc(func() { close(lost) })) })
+		held, lose := context.WithCancel(background)
+		defer lose()
+		x.held = held
+		wait.Go(func() { x.hold.keepRenewed(background, lose) })
 		err = x.surge(ctx, background, &wait)
 		err = x.end(parent, err)
 	}
@@ -638,8 +639,14 @@ func (x *surgeRun) lowerIfSafe(ctx context.Context, watched []podState) (safe bo
 		return true, "", nil // await ends the surge if the record is lost
 	}
 	x.report(Removing, x.successor.name, fmt.Sprintf("%s back to %s", x.record.Target, formatSize(x.record.From)))
-	by, z, err := x.s.lower(ctx, x.record)
-	if err != nil {
+	lowering, cancel := context.WithTimeout(ctx, restoreTimeout)
+	defer cancel()
+	defer context.AfterFunc(x.held, cancel)()
+	by, z, err := x.s.lower(lowering, x.record)
+	switch {
+	case err != nil && x.hold.isLost():
+		return false, "", errRecordLost
+	case err != nil:
 		return false, "", err
 	}
 	if by != "" {
@@ -722,7 +729,7 @@ func (x *surgeRun) await(ctx context.Context, next time.Time) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-x.lost:
+	case <-x.held.Done():
 		return errRecordLost
 	case <-x.pods.changed:
 		if soon := x.lastOwner.Add(minOwnerInterval); soon.Before(x.nextOwner) {
@@ -787,7 +794,7 @@ func (x *surgeRun) awaitDeparture(ctx context.Context) {
 		case <-time.After(retryPause):
 		case <-ctx.Done():
 			return
-		case <-x.lost:
+		case <-x.held.Done():
 			return
 		}
 	}

@@ -941,6 +941,37 @@ func TestSurgeAfterOutageLeavesSizeToNextHolder(t *testing.T) {
 	})
 }
 
+func TestFailingLoweringEndsTheSurge(t *testing.T) {
+	for want, after := range map[string]func(c *cluster){
+		ReasonRequestFailed: func(*cluster) {},
+		ReasonRecordLost: func(c *cluster) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			for _, l := range c.leases {
+				l.Spec.HolderIdentity = "n2/1"
+				c.touch(&l.ObjectMeta)
+			}
+		},
+	} {
+		t.Run(want, func(t *testing.T) {
+			simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+				p := c.newProcess(ctx, "n1/1")
+				began := time.Now()
+				p.client.faultOf = func(request string) fault {
+					return fault{fails: request == "SetReplicas" && time.Since(began) > 10*time.Second}
+				}
+				time.AfterFunc(26*time.Second, func() { after(c) }) // Slipway lowers the size since about 24 s
+				draining, cancel := context.WithTimeout(ctx, 5*time.Minute)
+				defer cancel()
+				result := p.Run(draining, c.request(startDecision(), time.Time{}))
+				check.Is(t, want, result.Reason, result)
+				check.Not(t, result.RestoreErr == nil, "result %+v", result)
+				check.Is(t, 2, c.currentField())
+			})
+		})
+	}
+}
+
 func TestForgedRecordIsNotRestored(t *testing.T) {
 	size := func(n int32) *int32 { return &n }
 	genuine := func() record {
