@@ -70,9 +70,10 @@ func (f *Facts) findNodeGroup(labels map[string]string) string {
 }
 
 // checkManagerPlacement finds pods of managers on nodes of NodeGroups. The manager retires such a node like any other,
-// because it does not know its own node. It never retires nodes of the control plane.
+// because it does not know its own node. It never retires nodes of the control plane. A compatibility command is left
+// out, because it retires no nodes of NodeGroups in the cluster.
 func checkManagerPlacement(f *Facts) []Finding {
-	managers := f.partsOfKind(Manager)
+	managers := slices.DeleteFunc(f.partsOfKind(Manager), func(p Part) bool { return p.isCompatibilityCommand() })
 	nodes := map[string]*corev1.Node{}
 	for _, n := range f.Nodes {
 		nodes[n.Name] = n

@@ -433,6 +433,14 @@ func newRuleCases() map[string]map[string]ruleCase {
 			"of another Deployment": {
 				newInstallationWithManagerPod(func(f *Facts) { f.Pods[1].OwnerReferences[0].Name = "web-5d5" }), nil,
 			},
+			"of a compatibility command": {
+				newInstallationWithManagerPod(func(f *Facts) {
+					installCompatibilityManager(f, 1, nil, "vmss-pod-watcher")
+					p := newReplica("vmss-pod-watcher-1", "vmss-pod-watcher")
+					p.Namespace, p.Spec.NodeName = "kube-system", f.Nodes[0].Name
+					f.Pods[1] = p
+				}), nil,
+			},
 		},
 		"node-without-group": {
 			"no manager and no group":     {changeFacts(newEmptyCluster(), func(f *Facts) { f.Nodes = []*corev1.Node{newNode("node-a")} }), nil},
