@@ -139,8 +139,8 @@ func runPluginTests(cmd *cobra.Command) (pluginResults, error) {
 }
 
 var (
-	testStart  = regexp.MustCompile(`^=== (?:RUN|NAME|CONT|PAUSE) +(\S+)$`)
-	testResult = regexp.MustCompile(`^ *--- (PASS|FAIL|SKIP): (\S+) \(([0-9.]+)s\)$`)
+	testStart  = regexp.MustCompile(`^=== (?:RUN|NAME|CONT|PAUSE) +(.+)$`)
+	testResult = regexp.MustCompile(`^ *--- (PASS|FAIL|SKIP): (.+) \(([0-9.]+)s\)$`)
 )
 
 // parseTestResults returns the results in the output of "go test -v", in the order of the output. Every other line belongs to

@@ -102,21 +102,21 @@ func TestPluginTestPrintsResultsAsData(t *testing.T) {
 }
 
 func TestTestResultsAreParsed(t *testing.T) {
-	const text = `=== RUN   shelf
-=== RUN   shelf/a_list
-=== RUN   shelf/a_deletion
+	const text = `=== RUN   my shelf
+=== RUN   my shelf/a_list
+=== RUN   my shelf/a_deletion
     conformance.go:12: changes are not allowed
-=== NAME  shelf/a_list
+=== NAME  my shelf/a_list
     conformance.go:34: want 2,
         got 1
---- FAIL: shelf (0.25s)
-    --- FAIL: shelf/a_list (0.10s)
-    --- SKIP: shelf/a_deletion (0.00s)
+--- FAIL: my shelf (0.25s)
+    --- FAIL: my shelf/a_list (0.10s)
+    --- SKIP: my shelf/a_deletion (0.00s)
 FAIL
 `
 	check.Equal(t, []pluginTestResult{
-		{Name: "shelf", Result: "fail", Seconds: 0.25},
-		{Name: "shelf/a_list", Result: "fail", Seconds: 0.1, Output: "conformance.go:34: want 2,\ngot 1"},
-		{Name: "shelf/a_deletion", Result: "skip", Output: "conformance.go:12: changes are not allowed"},
+		{Name: "my shelf", Result: "fail", Seconds: 0.25},
+		{Name: "my shelf/a_list", Result: "fail", Seconds: 0.1, Output: "conformance.go:34: want 2,\ngot 1"},
+		{Name: "my shelf/a_deletion", Result: "skip", Output: "conformance.go:12: changes are not allowed"},
 	}, parseTestResults(text))
 }
