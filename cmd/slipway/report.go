@@ -34,6 +34,8 @@ const (
 	maxReportLogLines  = 50_000
 	maxReportLogBytes  = 16 << 20
 	maxReportLogsBytes = 64 << 20
+	// reportLogTimeout limits the time for one log. An unreachable node does not send its log.
+	reportLogTimeout = 30 * time.Second
 	// reportMargin is the time before the creation and after the end of a retirement that its report includes.
 	reportMargin = time.Minute
 )
@@ -394,7 +396,9 @@ func (c *clusterReader) readLog(ctx context.Context, p doctor.OwnPod, node strin
 	} else {
 		o.SinceTime = &metav1.Time{Time: from}
 	}
-	data, err := c.core.CoreV1().Pods(p.Namespace).GetLogs(p.Name, &o).DoRaw(ctx)
+	bounded, cancel := context.WithTimeout(ctx, reportLogTimeout)
+	defer cancel()
+	data, err := c.core.CoreV1().Pods(p.Namespace).GetLogs(p.Name, &o).DoRaw(bounded)
 	c.recordResult(name, err)
 	c.logBytes += int64(len(data))
 	if err != nil || len(data) == 0 {

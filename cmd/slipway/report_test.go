@@ -12,8 +12,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -207,6 +209,24 @@ func TestReportOfTimeRangeSaysWhatItLeavesOut(t *testing.T) {
 	reader.readLog(t.Context(), doctor.OwnPod{Namespace: "ops", Name: "late"}, "", noon)
 	check.Contains(t, strings.Join(in.Problems(), "\n"), "log of pod ops/late: was not read, because 64 MiB of other logs were")
 	check.Not(t, strings.Contains(asked(), "late"), "%s", asked())
+}
+
+func TestReportLeavesOutLogsThatHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		core, err := kubernetes.NewForConfig(&rest.Config{Host: "apiserver.test", Transport: promhttp.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
+			<-r.Context().Done()
+			return nil, r.Context().Err()
+		})})
+		must.NoError(t, err)
+		var in report.Inputs
+		reader, start := clusterReader{in: &in, core: core}, time.Now()
+		for _, name := range []string{"agent-1", "agent-2"} {
+			reader.readLog(t.Context(), doctor.OwnPod{Namespace: "ops", Name: name}, "", noon)
+		}
+		check.Is(t, 2*reportLogTimeout, time.Since(start))
+		check.Len(t, 2, in.Problems())
+		check.Contains(t, strings.Join(in.Problems(), "\n"), "log of pod ops/agent-1: ", "log of pod ops/agent-2: ", "deadline exceeded")
+	})
 }
 
 func TestReportFailsIfNothingCanBeRead(t *testing.T) {
