@@ -390,25 +390,50 @@ func (c *clusterReader) readLog(ctx context.Context, p doctor.OwnPod, node strin
 		c.in.AddProblem("%s: was not read, because %d MiB of other logs were: want a shorter time range, or node/NAME", name, maxReportLogsBytes>>20)
 		return
 	}
-	o := corev1.PodLogOptions{Container: p.Container, LimitBytes: &limit}
+	o := corev1.PodLogOptions{Container: p.Container}
 	if from.IsZero() {
-		o.TailLines = new(int64(maxReportLogLines))
+		o.TailLines = new(int64(maxReportLogLines)) // LimitBytes would cut the newest of these lines
 	} else {
-		o.SinceTime = &metav1.Time{Time: from}
+		o.SinceTime, o.LimitBytes = &metav1.Time{Time: from}, &limit
 	}
 	bounded, cancel := context.WithTimeout(ctx, reportLogTimeout)
 	defer cancel()
-	data, err := c.core.CoreV1().Pods(p.Namespace).GetLogs(p.Name, &o).DoRaw(bounded)
+	var data []byte
+	stream, err := c.core.CoreV1().Pods(p.Namespace).GetLogs(p.Name, &o).Stream(bounded)
+	if err == nil {
+		data, err = readLastBytes(stream, limit)
+		_ = stream.Close()
+	}
 	c.recordResult(name, err)
 	c.logBytes += int64(len(data))
 	if err != nil || len(data) == 0 {
 		return
 	}
-	if int64(len(data)) >= limit {
+	switch {
+	case int64(len(data)) < limit:
+	case from.IsZero():
+		data = data[bytes.IndexByte(data, '\n')+1:] // the first line is cut
+		c.in.AddProblem("%s: only its last %d KiB were read: want --since", name, limit>>10)
+	default:
 		data = data[:bytes.LastIndexByte(data, '\n')+1] // the last line is cut
 		c.in.AddProblem("%s: only its first %d KiB were read: want a shorter time range", name, limit>>10)
 	}
 	if err := c.in.ReadLogOfNode(name, data, node); err != nil {
 		c.in.AddProblem("%v", err)
+	}
+}
+
+// readLastBytes reads a stream to its end, and returns at most its last limit bytes.
+func readLastBytes(r io.Reader, limit int64) ([]byte, error) {
+	var last bytes.Buffer
+	for {
+		_, err := io.CopyN(&last, r, limit)
+		last.Next(max(0, last.Len()-int(limit)))
+		if errors.Is(err, io.EOF) {
+			return last.Bytes(), nil
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -73,8 +74,8 @@ func TestReportRefusesWrongArguments(t *testing.T) {
 	}
 }
 
-// newReportReader returns a reader of a cluster with objects and the responses of an API server. A path without a response is
-// forbidden. asked returns the URLs of the requests.
+// newReportReader returns a reader of a cluster with objects and the responses of an API server. The server cuts a response
+// after limitBytes, as the kubelet does. A path without a response is forbidden. asked returns the URLs of the requests.
 func newReportReader(t *testing.T, in *report.Inputs, responses map[string]string, objects ...client.Object) (r *clusterReader, asked func() string) {
 	t.Helper()
 	var mu sync.Mutex
@@ -84,10 +85,14 @@ func newReportReader(t *testing.T, in *report.Inputs, responses map[string]strin
 		urls = append(urls, r.URL.String())
 		mu.Unlock()
 		w.Header().Set("Content-Type", "application/json")
-		if responses[r.URL.Path] == "" {
+		response := responses[r.URL.Path]
+		if response == "" {
 			w.WriteHeader(http.StatusForbidden)
 		}
-		_, _ = w.Write([]byte(responses[r.URL.Path]))
+		if limit, err := strconv.Atoi(r.URL.Query().Get("limitBytes")); err == nil {
+			response = response[:min(limit, len(response))]
+		}
+		_, _ = w.Write([]byte(response))
 	}))
 	t.Cleanup(server.Close)
 	core, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
@@ -227,6 +232,24 @@ func TestReportLeavesOutLogsThatHang(t *testing.T) {
 		check.Len(t, 2, in.Problems())
 		check.Contains(t, strings.Join(in.Problems(), "\n"), "log of pod ops/agent-1: ", "log of pod ops/agent-2: ", "deadline exceeded")
 	})
+}
+
+func TestReportWithoutTimeRangeHasNewestLines(t *testing.T) {
+	line := func(text string) string {
+		return `{"time":"2026-03-01T12:00:09Z","level":"INFO","msg":"` + text + `","node":"n"}` + "\n"
+	}
+	var in report.Inputs
+	reader, asked := newReportReader(t, &in, map[string]string{
+		"/api/v1/namespaces/ops/pods/manager/log": line("oldest "+strings.Repeat("x", maxReportLogBytes/2)) +
+			line("middle "+strings.Repeat("x", maxReportLogBytes/2)) + line("newest"),
+	})
+	reader.readLog(t.Context(), doctor.OwnPod{Namespace: "ops", Name: "manager"}, "n", time.Time{})
+	check.Equal(t, []string{"log of pod ops/manager: only its last 16384 KiB were read: want --since"}, in.Problems())
+	trace := fmt.Sprint(report.Build(&in, report.Options{}).Trace)
+	for text, want := range map[string]bool{"oldest": false, "middle": true, "newest": true} {
+		check.Is(t, want, strings.Contains(trace, text), text)
+	}
+	check.Contains(t, asked(), "tailLines=50000")
 }
 
 func TestReportFailsIfNothingCanBeRead(t *testing.T) {
