@@ -33,19 +33,29 @@ type publishedRelease struct {
 	installCommand []string // arguments of helm in the release's INSTALL.md
 }
 
-// publishRelease makes and pushes a release, with the release program, a git repository and a registry. The repository has
-// the charts and manifests of this one, and fakes of the programs.
-func (b bed) publishRelease() publishedRelease {
+// buildReleasePrograms builds the release program and a registry, and returns their folder. A build without a cache can take
+// longer than testbed.TestTimeout, so only the test itself limits it.
+func buildReleasePrograms(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := testbed.BuildModulePackages(t.Context(), "tools/release", dir+"/", ".", "github.com/google/go-containerregistry/cmd/registry"); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// publishRelease makes and pushes a release, with the programs in a folder and a git repository. The repository has the
+// charts and manifests of this one, and fakes of the programs.
+func (b bed) publishRelease(programs string) publishedRelease {
 	b.t.Helper()
 	dir := b.t.TempDir()
-	program, dist := filepath.Join(dir, "release"), filepath.Join(dir, "dist")
-	b.check(testbed.BuildModulePackages(b.ctx, "tools/release", dir+"/", ".", "github.com/google/go-containerregistry/cmd/registry"))
+	program, dist := filepath.Join(programs, "release"), filepath.Join(dir, "dist")
 	address, err := controlplane.ReserveFreeAddress(b.ctx)
 	b.check(err)
 	_, port, err := net.SplitHostPort(address)
 	b.check(err)
 	_, err = b.StartProcess(b.ctx, controlplane.Command{
-		Name: "registry", Path: filepath.Join(dir, "registry"), Args: []string{"-port=" + port}, ReadyURL: "http://" + address + "/v2/",
+		Name: "registry", Path: filepath.Join(programs, "registry"), Args: []string{"-port=" + port}, ReadyURL: "http://" + address + "/v2/",
 	})
 	b.check(err)
 
@@ -90,9 +100,10 @@ func (b bed) runIn(dir, name string, args ...string) {
 // It has no values. An agent of the release drains its node. After helm uninstall, nothing of the release is left.
 func TestHelmInstallOfAReleaseProtectsNodes(t *testing.T) {
 	t.Parallel()
+	programs := buildReleasePrograms(t)
 	b := newBed(t)
 	const name = "only"
-	published := b.publishRelease()
+	published := b.publishRelease(programs)
 	pool := controlplane.AKSPool{Name: name}
 	node := pool.Node(0)
 	node.Taints = []corev1.Taint{reservedTaint}
