@@ -76,6 +76,7 @@ test-skew: export SLIPWAY_BIN := $(CURDIR)/bin
 test-skew: build build-dev peers ## Run the end-to-end tests on the oldest supported Kubernetes versions (make test uses the newest)
 	cd dev && SLIPWAY_TEST_RERUN=1 ../tools/test ./controlplane/... ./e2e/... ./testbed/...
 	cd dev && SLIPWAY_KUBE_VERSION=1.30 ../tools/test ./e2e/agent
+	grep -q '^func TestHelmInstallOfAReleaseProtectsNodes(' dev/e2e/chart/*_test.go
 	cd dev && SLIPWAY_KUBE_VERSION=1.30 GOFLAGS=-run=TestHelmInstallOfAReleaseProtectsNodes ../tools/test ./e2e/chart
 	@dev/peers/install missing
 
