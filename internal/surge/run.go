@@ -538,6 +538,11 @@ func (x *surgeRun) unsetCost(ctx context.Context) error {
 // remove makes the pod leave. It lowers the size if exactly this pod would then be deleted. Otherwise it asks the caller
 // to evict the pod.
 func (x *surgeRun) remove(ctx context.Context) error {
+	for !x.hold.isHeld() { // otherwise the cost may be set after another process has restored it
+		if err := x.await(ctx, time.Now().Add(minOwnerInterval)); err != nil {
+			return err
+		}
+	}
 	if err := x.setCost(ctx); err != nil {
 		return err
 	}

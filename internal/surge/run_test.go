@@ -941,6 +941,28 @@ func TestSurgeAfterOutageLeavesSizeToNextHolder(t *testing.T) {
 	})
 }
 
+func TestDeletionCostIsSetOnlyWithTheRecord(t *testing.T) {
+	simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+		p := c.newProcess(ctx, "n1/1")
+		began := time.Now()
+		renewed, costs := began, 0
+		p.client.faultOf = func(request string) fault {
+			outage := time.Since(began) > 5*time.Second && time.Since(began) < 19*time.Second+leaseDuration/2
+			switch {
+			case request == "UpdateLease" && !outage:
+				renewed = time.Now()
+			case request == "SetPodAnnotation":
+				costs++
+				check.Not(t, time.Since(renewed) > ownershipTimeout, "the deletion cost is set %s after the record was renewed", time.Since(renewed))
+			}
+			return fault{fails: outage && request == "UpdateLease"}
+		}
+		_, result := p.surge(leaving, time.Time{}, nil)
+		check.Is(t, true, result.PodLeft, result)
+		check.Not(t, costs == 0, "the deletion cost was never set")
+	})
+}
+
 func TestFailingLoweringEndsTheSurge(t *testing.T) {
 	for want, after := range map[string]func(c *cluster){
 		ReasonRequestFailed: func(*cluster) {},
