@@ -366,14 +366,19 @@ type roomKeeper struct {
 	launch time.Duration
 	held   int
 	lasted time.Duration // the last one
+	end    func()        // of the last one
 }
 
 func (r *roomKeeper) checkRoom(_ context.Context, _ kubeapi.Pod, reserve bool) Room {
 	room := Room{Fits: true, LaunchTime: r.launch}
 	if reserve {
+		if r.end != nil {
+			r.end() // a pod has one reservation
+		}
 		r.held++
 		since := time.Now()
-		room.Release = sync.OnceFunc(func() { r.held, r.lasted = r.held-1, time.Since(since) })
+		r.end = sync.OnceFunc(func() { r.held, r.lasted = r.held-1, time.Since(since) })
+		room.Release = r.end
 	}
 	return room
 }
