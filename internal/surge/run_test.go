@@ -1108,7 +1108,7 @@ func TestDeletionCostIsSetOnlyWhileSuccessorReceivesTraffic(t *testing.T) {
 		time.AfterFunc(10*time.Second, func() { annotate("7") }) // by the application
 		time.AfterFunc(15*time.Second, func() {
 			for cost() != lowestCost {
-				time.Sleep(tick / 4)
+				time.Sleep(costWait / 20) // the size is lowered after costWait
 			}
 			check.Not(t, !c.isServing(c.pod("web-1-2"), time.Now()), "the successor is no endpoint")
 			c.setReady("web-1-2", false)
