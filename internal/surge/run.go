@@ -35,7 +35,7 @@ const (
 	departureWait = 12 * time.Second
 	// costWait is how long the ReplicaSet controller may take to see the deletion cost of the leaving pod. If it takes longer, it may delete
 	// the successor, and the leaving pod stays.
-	costWait = 300 * time.Millisecond
+	costWait = time.Second
 	// evictionWait limits how long the raised size is kept for an eviction.
 	evictionWait = 10 * time.Minute
 )
