@@ -35,7 +35,7 @@ const (
 	departureWait = 12 * time.Second
 	// costWait is how long the ReplicaSet controller may take to see the deletion cost of the leaving pod. If it takes longer, it may delete
 	// the successor, and the leaving pod stays.
-	costWait = time.Second
+	costWait = 300 * time.Millisecond
 	// evictionWait limits how long the raised size is kept for an eviction.
 	evictionWait = 10 * time.Minute
 )
@@ -632,6 +632,9 @@ func (x *surgeRun) lowerIfSafe(ctx context.Context, watched []podState) (safe bo
 	if detail := x.findOtherVictim(pods); detail != "" {
 		return false, detail, nil
 	}
+	if !x.wasAlwaysReady(pods) {
+		return false, "", errSuccessorLost
+	}
 	switch counted, err := x.areReadyPodsCounted(ctx, pods); {
 	case errors.As(err, &refused):
 		return false, "", err
@@ -718,6 +721,14 @@ func (x *surgeRun) hasLeft(pods []podState) bool {
 func (x *surgeRun) hasReadySuccessor(pods []podState) bool {
 	i := slices.IndexFunc(pods, func(p podState) bool { return p.uid == x.successor.uid })
 	return i >= 0 && pods[i].isActive() && pods[i].ready
+}
+
+// wasAlwaysReady reports whether the successor has not lost its readiness since it was an endpoint. The watch may have shown only the end
+// of a short loss, and then the successor may not be an endpoint again.
+func (x *surgeRun) wasAlwaysReady(pods []podState) bool {
+	return slices.ContainsFunc(pods, func(p podState) bool {
+		return p.uid == x.successor.uid && p.readySince.Equal(x.successor.readySince)
+	})
 }
 
 // await waits for a change of the pods, but not after next. It reads the owner when that is due. It returns an error if

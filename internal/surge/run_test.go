@@ -1096,6 +1096,40 @@ func TestSlowReplicaSetControllerDeletesNoSuccessor(t *testing.T) {
 	}
 }
 
+func TestDeletionCostIsSetOnlyWhileSuccessorReceivesTraffic(t *testing.T) {
+	simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+		annotate := func(cost string) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.pods[leaving].Annotations = map[string]string{DeletionCostAnnotation: cost}
+			c.notify(c.pods[leaving], false)
+		}
+		cost := func() string { return c.pod(leaving).Annotations[DeletionCostAnnotation] }
+		time.AfterFunc(10*time.Second, func() { annotate("7") }) // by the application
+		time.AfterFunc(15*time.Second, func() {
+			for cost() != lowestCost {
+				time.Sleep(tick / 4)
+			}
+			check.Not(t, !c.isServing(c.pod("web-1-2"), time.Now()), "the successor is no endpoint")
+			c.setReady("web-1-2", false)
+			time.Sleep(2 * time.Second)
+			check.Is(t, "7", cost())
+			c.mu.Lock()
+			c.neverReady = true
+			c.stallEndpoints(time.Hour)
+			c.mu.Unlock()
+			c.setReady("web-1-2", true)
+		})
+		p := c.newProcess(ctx, "n1/1")
+		result := p.Run(ctx, c.request(startDecision(), time.Time{}))
+		check.Is(t, ReasonNoEndpoint, result.Reason, result)
+		check.Is(t, "7", cost())
+		time.Sleep(time.Minute)
+		check.Is(t, "7", cost())
+		check.Is(t, 1, c.currentField())
+	})
+}
+
 func TestEndedDrainAwaitsNoDeparture(t *testing.T) {
 	simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
 		c.mu.Lock()
