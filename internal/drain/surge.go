@@ -37,8 +37,6 @@ const (
 	// minFailedSurgePause and maxFailedSurgePause limit the time until a pod may surge again after its surge failed.
 	minFailedSurgePause = 30 * time.Second
 	maxFailedSurgePause = 10 * time.Minute
-	// startupMargin is how much longer than measured a start-up may take, as in surge.Decision.
-	startupMargin = 1.2
 )
 
 // SurgeReport is the surge of one pod: the decision, its last progress and its result.
@@ -468,8 +466,7 @@ func (s *podSurge) fitsBefore(end time.Time) bool {
 		return true
 	}
 	d := s.report.Decision
-	needed := time.Duration((d.LaunchSeconds + d.StartupSeconds*startupMargin) * float64(time.Second))
-	return d.StartupSeconds > 0 && !s.run.startedAt.Add(needed).After(end)
+	return d.StartupSeconds > 0 && !s.run.startedAt.Add(d.ExpectedStartTime()).After(end)
 }
 
 // attributeToSurge records a terminating pod as removed by its surge, unless a request of the drain or of another client

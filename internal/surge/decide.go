@@ -185,7 +185,7 @@ func checkTime(d *Decision, until time.Time) error {
 	if until.IsZero() {
 		return nil
 	}
-	left, needed := time.Until(until), toDuration(d.LaunchSeconds+d.StartupSeconds*startupMargin)
+	left, needed := time.Until(until), d.ExpectedStartTime()
 	if d.Owner.Scaler != "" {
 		needed += scalerInterval
 	}

@@ -83,6 +83,11 @@ type Decision struct {
 	LaunchSeconds float64 `json:"launchSeconds,omitempty"`
 }
 
+// ExpectedStartTime returns how long a successor takes from its creation until it is Ready, with a margin for a slower start.
+func (d *Decision) ExpectedStartTime() time.Duration {
+	return toDuration(d.LaunchSeconds + d.StartupSeconds*startupMargin)
+}
+
 // MaxStartTime returns how long a successor may take from its creation until it is Ready.
 func (d *Decision) MaxStartTime() time.Duration {
 	return toDuration(d.LaunchSeconds + 2*d.StartupSeconds)
