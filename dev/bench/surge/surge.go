@@ -16,11 +16,11 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 
 	"github.com/slipway-dev/slipway/dev/azure"
 	"github.com/slipway-dev/slipway/dev/bench/result"
@@ -302,8 +302,8 @@ func (b *surgeBench) measureBareClient(ctx context.Context, t *target) ([]result
 		return nil, err
 	}
 	began := time.Now()
-	if err := patch(ctx, b.Client().CoreV1().RESTClient().Patch(types.MergePatchType).Resource("nodes").Name(t.pool.NodeName(home)),
-		`{"spec":{"unschedulable":true}}`); err != nil {
+	if _, err := b.Client().CoreV1().Nodes().Patch(ctx, t.pool.NodeName(home), types.MergePatchType, []byte(`{"spec":{"unschedulable":true}}`),
+		metav1.PatchOptions{}); err != nil {
 		return nil, err
 	}
 	var surges errgroup.Group
@@ -322,9 +322,11 @@ func (b *surgeBench) measureBareClient(ctx context.Context, t *target) ([]result
 // surgeBare raises the size of the pod's Deployment, and lowers it when the successor is a ready endpoint.
 func (b *surgeBench) surgeBare(ctx context.Context, t *target, pod corev1.Pod) error {
 	app := pod.Labels[workload.AppLabel]
-	scale := func(replicas int) error {
-		return patch(ctx, b.Client().AppsV1().RESTClient().Patch(types.MergePatchType).Namespace(t.ns).Resource("deployments").Name(app).SubResource("scale"),
-			fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas))
+	scale := func(replicas int32) error {
+		_, err := b.Client().AppsV1().Deployments(t.ns).UpdateScale(ctx, app, &autoscalingv1.Scale{
+			ObjectMeta: metav1.ObjectMeta{Namespace: t.ns, Name: app}, Spec: autoscalingv1.ScaleSpec{Replicas: replicas},
+		}, metav1.UpdateOptions{})
+		return err
 	}
 	if err := scale(2); err != nil {
 		return err
@@ -332,15 +334,11 @@ func (b *surgeBench) surgeBare(ctx context.Context, t *target, pod corev1.Pod) e
 	if err := t.gaps.AwaitEndpoints(ctx, app, 2); err != nil {
 		return err
 	}
-	if err := patch(ctx, b.Client().CoreV1().RESTClient().Patch(types.MergePatchType).Namespace(t.ns).Resource("pods").Name(pod.Name),
-		fmt.Sprintf(`{"metadata":{"annotations":{%q:"-2147483648"}}}`, corev1.PodDeletionCost)); err != nil {
+	lowest := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"-2147483648"}}}`, surge.DeletionCostAnnotation)
+	if _, err := b.Client().CoreV1().Pods(t.ns).Patch(ctx, pod.Name, types.MergePatchType, lowest, metav1.PatchOptions{}); err != nil {
 		return err
 	}
 	return scale(1)
-}
-
-func patch(ctx context.Context, request *rest.Request, body string) error {
-	return request.Body([]byte(body)).Do(ctx).Error()
 }
 
 func (b *surgeBench) measureVoluntaryDrain(ctx context.Context, t *target) ([]result.Result, error) {
