@@ -270,7 +270,7 @@ func TestFaultsOfMarkdownAreReported(t *testing.T) {
 	}
 }
 
-// isDrawnFrom reports whether tools/diagrams/draw has drawn the picture from the source, and nobody has changed it since. It
+// isDrawnFrom reports whether tools/diagrams/draw has drawn the picture from the source, and whether it is unchanged since. It
 // compares a hash, because compiling D2 takes a minute.
 func isDrawnFrom(source, picture []byte) bool {
 	drawn, last, found := bytes.Cut(picture, []byte("<!-- sha256 "))
