@@ -8,11 +8,14 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/slipway-dev/slipway/dev/azure"
 	"github.com/slipway-dev/slipway/dev/bench/audit"
 	"github.com/slipway-dev/slipway/dev/bench/bareclient"
 	"github.com/slipway-dev/slipway/dev/bench/result"
+	"github.com/slipway-dev/slipway/dev/testbed"
 	"github.com/slipway-dev/slipway/dev/workload"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
@@ -74,16 +77,49 @@ func (s *stormBench) measureBareClients(ctx context.Context, order evictionOrder
 	if err != nil {
 		return nil, err
 	}
-	began := time.Now()
+	began, unfinished, taken := time.Now(), 0, map[string]time.Duration{}
 	load, profile := s.startCPULoad(ctx), s.startProfile(ctx, order.file)
 	err = s.runSteps(ctx, benchStep{fmt.Sprintf("%d cordons and %d evictions, %s", s.size, s.podCount(), order.name), func(ctx context.Context) error {
-		return runBareClients(ctx, clients, order)
+		group, ctx := errgroup.WithContext(ctx)
+		group.Go(func() error {
+			defer func() { taken = load.stopAndReport() }()
+			return runBareClients(ctx, clients, order)
+		})
+		group.Go(func() (err error) {
+			unfinished, err = s.countUnfinished(ctx, began.Add(azure.MinimumNotice(azure.Preempt)))
+			return err
+		})
+		return group.Wait()
 	}})
-	taken := load.stopAndReport()
 	if err := errors.Join(err, profile(), s.copyAuditLog(order.file)); err != nil {
 		return nil, err
 	}
-	return s.newBareClientResults(order, began, taken)
+	results, err := s.newBareClientResults(order, began, taken)
+	if err != nil {
+		return nil, err
+	}
+	return append(results, result.Result{
+		Name:  fmt.Sprintf("%s%s, pods that did not finish within %s, of %d", floorPrefix, order.name, azure.MinimumNotice(azure.Preempt), s.podCount()),
+		Value: float64(unfinished), Unit: "pods", Setup: results[0].Setup,
+	}), nil
+}
+
+// countUnfinished counts, at the given time, the pods that still run on nodes with a notice. Only the original pods run there, because
+// these nodes have no room for others, and are cordoned.
+func (s *stormBench) countUnfinished(ctx context.Context, at time.Time) (n int, err error) {
+	if err := testbed.Sleep(ctx, time.Until(at)); err != nil {
+		return 0, err
+	}
+	pods, err := s.Client().CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return 0, err
+	}
+	for _, p := range pods.Items {
+		if slices.Contains(s.noticedNodes, p.Spec.NodeName) && p.Status.Phase == corev1.PodRunning {
+			n++
+		}
+	}
+	return n, nil
 }
 
 // connectClients opens one connection for each agent that the storm would have. The clients of nodes without a
