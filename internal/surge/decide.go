@@ -49,6 +49,7 @@ func (s *Surger) decide(ctx context.Context, pod *kubeapi.Pod, pdbs []*kubeapi.P
 	if !s.options.Mode.Enabled() || s.options.Mode != On && wish != "true" && (wish != "" || !ofReplicaSet) {
 		return toOff(d), nil
 	}
+	now := time.Now()
 	o, ownerErr := s.readSettledOwners(ctx, pod)
 	var refused *refusal
 	if ownerErr != nil && !errors.As(ownerErr, &refused) {
@@ -80,8 +81,28 @@ func (s *Surger) decide(ctx context.Context, pod *kubeapi.Pod, pdbs []*kubeapi.P
 	if err := s.checkPossible(ctx, pod, o, wish, &d, until); err != nil {
 		return d.toRefused(err)
 	}
-	d.Verdict = Needed
+	d.Verdict, d.seen = Needed, &seenOwners{at: now, owners: o, siblings: siblings}
 	return d, nil
+}
+
+// maxSeenAge is how old seenOwners may be at the start of a surge. The raise is refused anyway if the size has changed
+// since, and a rollout that has begun since ends the surge.
+const maxSeenAge = 2 * time.Second
+
+// seenOwners is what was read of a pod's owners at a time.
+type seenOwners struct {
+	at       time.Time
+	owners   owners
+	siblings []podState
+}
+
+// take returns what was seen, and false if there is none or it is too old. It returns it once, so that the memory is free.
+func (o *seenOwners) take() (seen seenOwners, ok bool) {
+	if o == nil {
+		return seen, false
+	}
+	seen, *o = *o, seenOwners{}
+	return seen, time.Since(seen.at) < maxSeenAge
 }
 
 func toOff(d Decision) Decision {
@@ -155,8 +176,8 @@ func (s *Surger) checkPossible(ctx context.Context, pod *kubeapi.Pod, o owners, 
 	if err := s.checkVolumes(ctx, pod); err != nil {
 		return err
 	}
-	_, _, _, scaler, err := s.findTarget(ctx, o)
-	d.Owner.Scaler = scaler
+	size, err := s.findTarget(ctx, o)
+	d.Owner.Scaler = size.scaler
 	if err != nil {
 		return err
 	}

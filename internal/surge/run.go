@@ -57,7 +57,9 @@ type surgeRun struct {
 	// releaseRoom ends the reservation of room for the successor; nil if there is none.
 	releaseRoom func()
 
-	raised bool // a request that may have raised the size was sent
+	// planned is the target as the plan has read it, until the first attempt to raise; nil after that.
+	planned *sizeState
+	raised  bool // a request that may have raised the size was sent
 	// unanswered is the resourceVersion of such a request without a clear answer.
 	unanswered string
 	// unansweredCost is true if the request that set the deletion cost has no clear answer.
@@ -162,11 +164,7 @@ func (x *surgeRun) plan(ctx context.Context) (*record, error) {
 	case err != nil:
 		return nil, toRefusal(fmt.Sprintf("read pod %s/%s", pod.Namespace, pod.Name), err)
 	}
-	o, err := s.readSettledOwners(ctx, current)
-	if err != nil {
-		return nil, err
-	}
-	siblings, err := s.listSiblings(ctx, current, o.replicaSet)
+	o, siblings, err := x.readOwnersAndSiblings(ctx, current)
 	if err != nil {
 		return nil, err
 	}
@@ -189,17 +187,18 @@ func (x *surgeRun) plan(ctx context.Context) (*record, error) {
 	if _, err := x.findMissingEndpoint(ctx, ""); err != nil {
 		return nil, err
 	}
-	target, from, to, scaler, err := s.findTarget(ctx, o)
+	size, err := s.findTarget(ctx, o)
 	if err != nil {
 		return nil, err
 	}
+	x.planned = &sizeState{value: size.from, resourceVersion: size.resourceVersion}
 	x.request.Decision.Owner = o.toOwner()
-	x.request.Decision.Owner.Scaler = scaler
+	x.request.Decision.Owner.Scaler = size.scaler
 	if err := x.checkTimeAndRoom(ctx, current); err != nil {
 		return nil, err
 	}
 	r := &record{
-		Owner: x.request.Decision.Owner, Target: target, From: from, To: to, Node: x.request.Node,
+		Owner: x.request.Decision.Owner, Target: size.target, From: size.from, To: size.to, Node: x.request.Node,
 		Pod:        objectRef{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
 		ReplicaSet: objectRef{Namespace: pod.Namespace, Name: o.replicaSet.Name, UID: o.replicaSet.UID},
 		Cost:       deletionCost(current), StartedAt: time.Now().UTC(), Until: x.request.earliestEnd(),
@@ -210,6 +209,30 @@ func (x *surgeRun) plan(ctx context.Context) (*record, error) {
 	}
 	x.readyBefore = countReadyBeside(siblings, "")
 	return r, nil
+}
+
+// readOwnersAndSiblings returns the owners of the pod and the pods of its controller, as the decision has just seen them or else
+// from the API server.
+func (x *surgeRun) readOwnersAndSiblings(ctx context.Context, pod *kubeapi.Pod) (owners, []podState, error) {
+	if seen, ok := x.request.Decision.seen.take(); ok {
+		return seen.owners, seen.siblings, nil
+	}
+	o, err := x.s.readSettledOwners(ctx, pod)
+	if err != nil {
+		return owners{}, nil, err
+	}
+	siblings, err := x.s.listSiblings(ctx, pod, o.replicaSet)
+	return o, siblings, err
+}
+
+// readPlannedSize returns the target as the plan has read it, the first time, and then from the API server. A write for an outdated
+// read conflicts.
+func (x *surgeRun) readPlannedSize(ctx context.Context) (sizeState, error) {
+	if z := x.planned; z != nil {
+		x.planned = nil
+		return *z, nil
+	}
+	return x.s.readSize(ctx, x.record.Target)
 }
 
 // checkTimeAndRoom returns a refusal if the successor would not be ready in time, or fits nowhere. It reserves the room once this
@@ -277,7 +300,8 @@ var errSuccessorLost = errors.New("the successor is no longer Ready")
 func (x *surgeRun) raise(ctx context.Context) error {
 	r := x.record
 	for {
-		z, err := x.s.readSize(ctx, r.Target)
+		isPlanned := x.planned != nil
+		z, err := x.readPlannedSize(ctx)
 		switch {
 		case errors.Is(err, errTargetGone):
 			return refuse(ReasonDeleting, "%s no longer exists", r.Target)
@@ -307,6 +331,16 @@ func (x *surgeRun) raise(ctx context.Context) error {
 			}
 			if err == nil {
 				return nil
+			}
+			if isPlanned && kubeapi.IsConflict(err) { // the target has changed since the plan, perhaps by a rollout
+				x.raised = false
+				if err = x.planAgain(ctx); err == nil {
+					r = x.record
+					continue
+				}
+				if isFinal(err) {
+					return err
+				}
 			}
 		}
 		if kubeapi.IsForbidden(err) {

@@ -185,7 +185,9 @@ func TestFailedSurgeRestoresSize(t *testing.T) {
 			change: func(c *cluster) { c.stallEndpoints(time.Hour) }, want: ReasonSizeChanged, took: 36 * time.Second,
 			after: func(c *cluster) { time.Sleep(20 * time.Second); c.scaleByUser(1) },
 		},
-		"paused":      {change: func(c *cluster) { c.deployment.Spec.Paused = true }, want: ReasonPaused},
+		"paused": {
+			change: func(c *cluster) { c.deployment.Spec.Paused = true; c.touch(&c.deployment.ObjectMeta) }, want: ReasonPaused, took: time.Second,
+		},
 		"user scales": {after: func(c *cluster) { c.scaleByUser(4) }, want: ReasonSizeChanged, took: 16 * time.Second},
 		"GitOps tool": {
 			change: func(c *cluster) { c.gitOps, c.lastGitOps = 7*time.Second, time.Now() }, want: ReasonSizeChanged, took: 13 * time.Second,
@@ -471,6 +473,56 @@ func variant(t *testing.T, n int) *cluster {
 		c.stallEndpoints(c.startup + 10*time.Second)
 	}
 	return c
+}
+
+// requestsBeforeRaise runs a surge, delay after its decision. It returns the names of the requests before the first attempt to
+// raise. change, if set, runs after the decision.
+func (p *process) requestsBeforeRaise(delay time.Duration, change func()) (names []string, result Result) {
+	l := p.client
+	d, err := p.Decide(p.ctx, *l.pod(leaving), nil, true, time.Time{})
+	must.NoError(l.cluster.t, err)
+	if change != nil {
+		change()
+	}
+	time.Sleep(delay)
+	var mu sync.Mutex
+	raised := false
+	l.faultOf = func(name string) fault {
+		mu.Lock()
+		defer mu.Unlock()
+		if raised = raised || name == "SetReplicas"; !raised {
+			names = append(names, name)
+		}
+		return fault{}
+	}
+	result = p.Run(p.ctx, l.cluster.request(d, time.Time{}))
+	return names, result
+}
+
+func TestSurgeReadsOwnersAgainOnlyAfterAnOldDecision(t *testing.T) {
+	for delay, reads := range map[time.Duration]int{0: 0, time.Second: 0, 3 * time.Second: 2} {
+		simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+			names, result := c.newProcess(ctx, "n1/1").requestsBeforeRaise(delay, nil)
+			check.Not(t, !result.PodLeft, "result %+v", result)
+			got := 0
+			for _, name := range names {
+				if name == "GetWorkload" {
+					got++
+				}
+			}
+			check.Is(t, reads, got, "%s after the decision: %v", delay, names)
+		})
+	}
+}
+
+func TestSizeThatChangesAfterTheDecisionIsNotLost(t *testing.T) {
+	simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+		_, result := c.newProcess(ctx, "n1/1").requestsBeforeRaise(0, func() { c.scaleByUser(3) })
+		check.Not(t, !result.PodLeft, "result %+v", result)
+		time.Sleep(time.Minute)
+		check.Is(t, int32(3), c.currentField())
+		check.Is(t, "", c.findTraces())
+	})
 }
 
 // request returns the request of a drain that evicts the leaving pod when it is asked to.

@@ -277,19 +277,30 @@ func pauseAfter(ctx context.Context, err error) error {
 	return nil
 }
 
-// findTarget returns the field that sets the size of the owner, its value, and the raised value.
-// scaler is Kind/name of an autoscaler, or empty.
-func (s *Surger) findTarget(ctx context.Context, o owners) (t sizeTarget, from *int32, to int32, scaler string, err error) {
+// targetSize is the field that sets the size of an owner, its value, and the raised value.
+type targetSize struct {
+	target sizeTarget
+	from   *int32
+	to     int32
+	// scaler is Kind/name of an autoscaler, or empty.
+	scaler          string
+	resourceVersion string // of the target
+}
+
+// findTarget returns what sets the size of the owner. With a refusal it also returns what it has found.
+func (s *Surger) findTarget(ctx context.Context, o owners) (z targetSize, err error) {
 	size := o.top.Spec.Replicas
 	if size == nil || *size < 1 {
-		return t, nil, 0, "", refuse(ReasonSizeUnknown, "%s %s has size %s: want at least 1", o.ref.Kind, o.ref.Name, formatSize(size))
+		return z, refuse(ReasonSizeUnknown, "%s %s has size %s: want at least 1", o.ref.Kind, o.ref.Name, formatSize(size))
 	}
-	t = sizeTarget{
+	t := &z.target
+	*t = sizeTarget{
 		APIVersion: o.ref.APIVersion, Kind: o.ref.Kind, Namespace: o.ref.Namespace, Name: o.ref.Name, UID: o.top.UID, Field: "replicas",
 	}
+	z.from, z.to, z.resourceVersion = size, *size+1, o.top.ResourceVersion
 	hpa, err := s.findAutoscaler(ctx, o.ref)
 	if err != nil || hpa == nil {
-		return t, size, *size + 1, "", err
+		return z, err
 	}
 	maxSize := hpa.Spec.MaxReplicas
 	if c := controllerOf(&hpa.ObjectMeta); c != nil && c.Kind == "ScaledObject" && hasGroup(c.APIVersion, "keda.sh") {
@@ -297,27 +308,26 @@ func (s *Surger) findTarget(ctx context.Context, o owners) (t sizeTarget, from *
 		scaled, err := call(ctx, func(ctx context.Context) (*kubeapi.ScaledObject, error) { return s.api.GetScaledObject(ctx, t.ref()) })
 		switch {
 		case hasNoObject(err), err == nil && scaled.UID != t.UID:
-			return t, nil, 0, "", refuse(ReasonDeleting, "%s of the HorizontalPodAutoscaler %s no longer exists", t, hpa.Name)
+			return z, refuse(ReasonDeleting, "%s of the HorizontalPodAutoscaler %s no longer exists", t, hpa.Name)
 		case err != nil:
-			return t, nil, 0, "", toRefusal("read "+t.String(), err)
+			return z, toRefusal("read "+t.String(), err)
 		}
-		from, maxSize = scaled.Spec.MinReplicaCount, defaultMaxReplicaCount
+		z.from, z.resourceVersion, maxSize = scaled.Spec.MinReplicaCount, scaled.ResourceVersion, defaultMaxReplicaCount
 		if scaled.Spec.MaxReplicaCount != nil {
 			maxSize = *scaled.Spec.MaxReplicaCount
 		}
 	} else {
 		t.APIVersion, t.Kind, t.Name, t.UID, t.Field = "autoscaling/v2", "HorizontalPodAutoscaler", hpa.Name, hpa.UID, "minReplicas"
-		from = hpa.Spec.MinReplicas
+		z.from, z.resourceVersion = hpa.Spec.MinReplicas, hpa.ResourceVersion
 	}
-	scaler = t.Kind + "/" + t.Name
+	z.scaler = t.Kind + "/" + t.Name
 	if detail := findLoweringObstacle(hpa); detail != "" {
-		return t, from, 0, scaler, refuse(ReasonScalerStuck, "the HorizontalPodAutoscaler %s would not lower the size again: %s", hpa.Name, detail)
+		return z, refuse(ReasonScalerStuck, "the HorizontalPodAutoscaler %s would not lower the size again: %s", hpa.Name, detail)
 	}
-	to = max(*size, toMinSize(from)) + 1
-	if to > maxSize {
-		return t, from, to, scaler, refuse(ReasonAtMaximum, "%s %s allows at most %d pods, and %d would be needed", t.Kind, t.Name, maxSize, to)
+	if z.to = max(*size, toMinSize(z.from)) + 1; z.to > maxSize {
+		return z, refuse(ReasonAtMaximum, "%s %s allows at most %d pods, and %d would be needed", t.Kind, t.Name, maxSize, z.to)
 	}
-	return t, from, to, scaler, nil
+	return z, nil
 }
 
 // findLoweringObstacle returns why an autoscaler would keep a raised size after its minimum is restored; empty if it lowers

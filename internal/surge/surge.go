@@ -81,6 +81,9 @@ type Decision struct {
 	// LaunchSeconds is how long a new instance may take, if the successor needs one. Zero means that it needs none, or that nothing
 	// is known.
 	LaunchSeconds float64 `json:"launchSeconds,omitempty"`
+
+	// seen is what the decision is about, so that a surge that begins at once need not read it again; nil if none begins.
+	seen *seenOwners
 }
 
 // ExpectedStartTime returns how long a successor takes from its creation until it is Ready, with a margin for a slower start.
