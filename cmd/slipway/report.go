@@ -36,6 +36,8 @@ const (
 	maxReportLogsBytes = 64 << 20
 	// reportLogTimeout limits the time for one log. An unreachable node does not send its log.
 	reportLogTimeout = 30 * time.Second
+	// maxConcurrentLogs limits the logs that are read at the same time, and so the memory for logs that are not added yet.
+	maxConcurrentLogs = 8
 	// reportMargin is the time before the creation and after the end of a retirement that its report includes.
 	reportMargin = time.Minute
 )
@@ -351,9 +353,7 @@ func (c *clusterReader) readNodeRecords(ctx context.Context, node string, retire
 			c.in.AddProblem("node %s: no pod of the %s was found, so its log is missing (label app.kubernetes.io/name)", node, part)
 		}
 	}
-	for _, p := range pods {
-		c.readLog(ctx, p, node, from)
-	}
+	c.readLogs(ctx, pods, node, from)
 	return nil
 }
 
@@ -381,43 +381,77 @@ func (c *clusterReader) readEvents(ctx context.Context, kind, name string) error
 	return c.add(what, events...)
 }
 
-// readLog reads what the log of a pod has about a node, or about all nodes if the node is empty. A log that is missing is only
-// a problem of the report.
-func (c *clusterReader) readLog(ctx context.Context, p doctor.OwnPod, node string, from time.Time) {
-	name := "log of pod " + p.Namespace + "/" + p.Name
-	limit := min(maxReportLogBytes, maxReportLogsBytes-c.logBytes)
-	if limit <= 0 {
-		c.in.AddProblem("%s: was not read, because %d MiB of other logs were: want a shorter time range, or node/NAME", name, maxReportLogsBytes>>20)
-		return
+// podLog is the log of one pod.
+type podLog struct {
+	pod  doctor.OwnPod
+	data []byte
+	err  error
+}
+
+// readLogs reads what the logs of pods have about a node, or about all nodes if the node is empty. It reads several logs at a time and
+// adds them in the order of the pods, so that the first pods get the limit of all logs. A log that is missing is only a problem
+// of the report.
+func (c *clusterReader) readLogs(ctx context.Context, pods []doctor.OwnPod, node string, from time.Time) {
+	reads := make([]chan podLog, len(pods))
+	for i, started := 0, 0; i < len(pods); i++ {
+		for ; started < min(i+maxConcurrentLogs, len(pods)); started++ {
+			read := make(chan podLog, 1)
+			reads[started] = read
+			if p := pods[started]; c.logBytes < maxReportLogsBytes {
+				go func() { read <- c.readLog(ctx, p, from) }()
+			} else {
+				read <- podLog{pod: p}
+			}
+		}
+		c.addLog(<-reads[i], node, from)
 	}
+}
+
+// readLog reads the log of a pod, at most maxReportLogBytes.
+func (c *clusterReader) readLog(ctx context.Context, p doctor.OwnPod, from time.Time) podLog {
 	o := corev1.PodLogOptions{Container: p.Container}
 	if from.IsZero() {
 		o.TailLines = new(int64(maxReportLogLines)) // LimitBytes would cut the newest of these lines
 	} else {
-		o.SinceTime, o.LimitBytes = &metav1.Time{Time: from}, &limit
+		o.SinceTime, o.LimitBytes = &metav1.Time{Time: from}, new(int64(maxReportLogBytes))
 	}
 	bounded, cancel := context.WithTimeout(ctx, reportLogTimeout)
 	defer cancel()
-	var data []byte
+	log := podLog{pod: p}
 	stream, err := c.core.CoreV1().Pods(p.Namespace).GetLogs(p.Name, &o).Stream(bounded)
 	if err == nil {
-		data, err = readLastBytes(stream, limit)
+		log.data, err = readLastBytes(stream, maxReportLogBytes)
 		_ = stream.Close()
 	}
-	c.recordResult(name, err)
-	c.logBytes += int64(len(data))
-	if err != nil || len(data) == 0 {
+	log.err = err
+	return log
+}
+
+// addLog adds what a log has about a node, as far as the limit of all logs allows.
+func (c *clusterReader) addLog(log podLog, node string, from time.Time) {
+	name := "log of pod " + log.pod.Namespace + "/" + log.pod.Name
+	limit := int(min(maxReportLogBytes, maxReportLogsBytes-c.logBytes))
+	if limit <= 0 {
+		c.in.AddProblem("%s: was not read, because %d MiB of other logs were: want a shorter time range, or node/NAME", name, maxReportLogsBytes>>20)
 		return
 	}
+	c.recordResult(name, log.err)
+	if log.err != nil || len(log.data) == 0 {
+		return
+	}
+	data := log.data
 	switch {
-	case int64(len(data)) < limit:
+	case len(data) < limit:
 	case from.IsZero():
+		data = data[len(data)-limit:]
 		data = data[bytes.IndexByte(data, '\n')+1:] // the first line is cut
 		c.in.AddProblem("%s: only its last %d KiB were read: want --since", name, limit>>10)
 	default:
+		data = data[:limit]
 		data = data[:bytes.LastIndexByte(data, '\n')+1] // the last line is cut
 		c.in.AddProblem("%s: only its first %d KiB were read: want a shorter time range", name, limit>>10)
 	}
+	c.logBytes += int64(min(len(log.data), limit))
 	if err := c.in.ReadLogOfNode(name, data, node); err != nil {
 		c.in.AddProblem("%v", err)
 	}

@@ -112,19 +112,17 @@ func (c *clusterReader) readRangeLogs(ctx context.Context, pods []doctor.OwnPod,
 		c.in.AddProblem("logs of agents: only those of %d nodes were read, and not those of %s, the first of which is %s: want node/NAME",
 			len(read), observe.FormatCount(len(left), "other node"), left[0].Node)
 	}
-	for _, p := range slices.Concat(managers, read) {
-		c.readLog(ctx, p, "", r.from)
-	}
+	c.readLogs(ctx, slices.Concat(managers, read), "", r.from)
 }
 
 // findAffectedNodes returns the nodes that Slipway has retired, or reported an Event about, in the time range.
 func (c *clusterReader) findAffectedNodes(r timeRange) map[string]bool {
 	affected := map[string]bool{}
-	known := report.Build(c.in, report.Options{From: r.from, To: r.to})
-	for _, t := range known.Retirements {
+	o := report.Options{From: r.from, To: r.to}
+	for _, t := range c.in.Retirements(o) {
 		affected[t.Node] = true
 	}
-	for _, e := range known.Events {
+	for _, e := range c.in.Events(o) {
 		if strings.HasPrefix(e.Component, componentPrefix) {
 			affected[e.Node] = true
 		}

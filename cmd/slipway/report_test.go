@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -169,12 +171,13 @@ func TestReportOfTimeRangeHasAllNodes(t *testing.T) {
 	check.Contains(t, problems, "no pod of the agent was found on 1 node, so its log is missing: node-9")
 	check.Not(t, strings.Contains(problems, "manager") || strings.Contains(problems, "only"), "%s", problems)
 	var logs []string
-	for url := range strings.Lines(asked()) {
-		if name, found := strings.CutPrefix(url, "/api/v1/namespaces/ops/pods/"); found {
-			logs = append(logs, name[:strings.Index(name, "/")])
+	for _, source := range built.Sources {
+		if name, found := strings.CutPrefix(source.Name, "log of pod ops/"); found {
+			logs = append(logs, name)
 		}
 	}
 	check.Equal(t, []string{"manager-1", "agent-7", "agent-1"}, logs)
+	check.Is(t, len(logs), strings.Count(asked(), "/log?"))
 }
 
 func TestReportOfTimeRangeSaysWhatItLeavesOut(t *testing.T) {
@@ -209,28 +212,59 @@ func TestReportOfTimeRangeSaysWhatItLeavesOut(t *testing.T) {
 		"Events of Nodes: only the first 20 by", "Events of NodeGroups: only the first 20 by", "log of pod ops/manager: only its first 16384 KiB were read",
 		"logs of agents: only those of 50 nodes were read, and not those of 2 other nodes, the first of which is node-agent-50")
 	check.Contains(t, fmt.Sprint(report.Build(&in, report.Options{}).Trace), "first")
+}
 
-	reader.logBytes = maxReportLogsBytes
-	reader.readLog(t.Context(), doctor.OwnPod{Namespace: "ops", Name: "late"}, "", noon)
-	check.Contains(t, strings.Join(in.Problems(), "\n"), "log of pod ops/late: was not read, because 64 MiB of other logs were")
-	check.Not(t, strings.Contains(asked(), "late"), "%s", asked())
+// The logs fill the rest of the limit in the order of the pods, also if the first one comes last.
+func TestReportLimitsAllLogsTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var pods []doctor.OwnPod
+		var asked atomic.Int32
+		log := strings.Repeat(`{"time":"2026-03-01T12:00:09Z","level":"INFO","msg":"guarding the node","node":"n"}`+"\n", 100)
+		core, err := kubernetes.NewForConfig(&rest.Config{Host: "apiserver.test", QPS: -1, Transport: promhttp.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
+			asked.Add(1)
+			if strings.Contains(r.URL.Path, "agent-00") {
+				time.Sleep(time.Second)
+			}
+			return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(log))}, nil
+		})})
+		must.NoError(t, err)
+		for i := range 2 * maxConcurrentLogs {
+			pods = append(pods, doctor.OwnPod{Namespace: "ops", Name: fmt.Sprintf("agent-%02d", i)})
+		}
+		var in report.Inputs
+		reader := clusterReader{in: &in, core: core, logBytes: maxReportLogsBytes - int64(len(log)*3/2)}
+		reader.readLogs(t.Context(), pods, "", noon)
+		check.Is(t, maxReportLogsBytes, reader.logBytes)
+		var lines []int
+		for _, source := range report.Build(&in, report.Options{}).Sources {
+			lines = append(lines, source.LogLines)
+		}
+		check.Equal(t, []int{100, 50}, lines)
+		problems := in.Problems()
+		check.Len(t, len(pods)-1, problems)
+		check.Contains(t, problems[0], "log of pod ops/agent-01: only its first 4 KiB were read")
+		check.Contains(t, problems[1], "log of pod ops/agent-02: was not read, because 64 MiB of other logs were")
+		check.Is(t, maxConcurrentLogs+1, asked.Load())
+	})
 }
 
 func TestReportLeavesOutLogsThatHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		core, err := kubernetes.NewForConfig(&rest.Config{Host: "apiserver.test", Transport: promhttp.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
+		core, err := kubernetes.NewForConfig(&rest.Config{Host: "apiserver.test", QPS: -1, Transport: promhttp.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 			<-r.Context().Done()
 			return nil, r.Context().Err()
 		})})
 		must.NoError(t, err)
 		var in report.Inputs
-		reader, start := clusterReader{in: &in, core: core}, time.Now()
-		for _, name := range []string{"agent-1", "agent-2"} {
-			reader.readLog(t.Context(), doctor.OwnPod{Namespace: "ops", Name: name}, "", noon)
+		var pods []doctor.OwnPod
+		for i := range maxConcurrentLogs + 1 {
+			pods = append(pods, doctor.OwnPod{Namespace: "ops", Name: fmt.Sprint("agent-", i)})
 		}
-		check.Is(t, 2*reportLogTimeout, time.Since(start))
-		check.Len(t, 2, in.Problems())
-		check.Contains(t, strings.Join(in.Problems(), "\n"), "log of pod ops/agent-1: ", "log of pod ops/agent-2: ", "deadline exceeded")
+		reader, start := clusterReader{in: &in, core: core}, time.Now()
+		reader.readLogs(t.Context(), pods, "", noon)
+		check.Is(t, 2*reportLogTimeout, time.Since(start)) // the last one waits for a place
+		check.Len(t, len(pods), in.Problems())
+		check.Contains(t, strings.Join(in.Problems(), "\n"), "log of pod ops/agent-0: ", "log of pod ops/agent-8: ", "deadline exceeded")
 	})
 }
 
@@ -243,7 +277,7 @@ func TestReportWithoutTimeRangeHasNewestLines(t *testing.T) {
 		"/api/v1/namespaces/ops/pods/manager/log": line("oldest "+strings.Repeat("x", maxReportLogBytes/2)) +
 			line("middle "+strings.Repeat("x", maxReportLogBytes/2)) + line("newest"),
 	})
-	reader.readLog(t.Context(), doctor.OwnPod{Namespace: "ops", Name: "manager"}, "n", time.Time{})
+	reader.readLogs(t.Context(), []doctor.OwnPod{{Namespace: "ops", Name: "manager"}}, "n", time.Time{})
 	check.Equal(t, []string{"log of pod ops/manager: only its last 16384 KiB were read: want --since"}, in.Problems())
 	trace := fmt.Sprint(report.Build(&in, report.Options{}).Trace)
 	for text, want := range map[string]bool{"oldest": false, "middle": true, "newest": true} {

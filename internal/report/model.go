@@ -186,8 +186,8 @@ func (o Options) includesNode(node string) bool {
 // Build returns the report of the inputs.
 func Build(in *Inputs, o Options) *Report {
 	r := &Report{
-		Title: o.Title, From: o.From, To: o.To, CreatedAt: o.Now, Version: o.Version, Drains: []Drain{}, Retirements: []Retirement{},
-		Trace: []TraceEntry{}, Events: []Event{}, Sources: in.sources,
+		Title: o.Title, From: o.From, To: o.To, CreatedAt: o.Now, Version: o.Version, Drains: []Drain{}, Retirements: in.Retirements(o),
+		Trace: []TraceEntry{}, Events: in.Events(o), Sources: in.sources,
 	}
 	add := func(all []*drain.Report, fromLog bool) {
 		for _, d := range all {
@@ -199,17 +199,35 @@ func Build(in *Inputs, o Options) *Report {
 	add(in.drains, false)
 	add(drainsOfLog(in), true)
 	slices.SortStableFunc(r.Drains, func(a, b Drain) int { return cmp.Or(a.StartedAt.Compare(b.StartedAt), strings.Compare(a.Node, b.Node)) })
+	r.Nodes = countByNode(r)
+	r.Trace = buildTrace(in, r, o)
+	r.Totals = sumDrains(r.Drains)
+	r.Problems = in.problems.all()
+	if r.Title == "" {
+		r.Title = defaultTitle(r)
+	}
+	return r
+}
+
+// Retirements returns the retirements that a report with these options has, the oldest first, each once.
+func (in *Inputs) Retirements(o Options) []Retirement {
+	all := []Retirement{}
 	for _, t := range in.retirements {
 		end := t.lastTime()
 		if !t.isFinished() {
 			end = time.Time{} // unknown
 		}
 		if o.includesNode(t.Node) && o.includesRange(t.CreatedAt, end) {
-			r.Retirements = append(r.Retirements, t)
+			all = append(all, t)
 		}
 	}
-	slices.SortStableFunc(r.Retirements, func(a, b Retirement) int { return a.CreatedAt.Compare(b.CreatedAt) })
-	r.Retirements = slices.CompactFunc(r.Retirements, func(a, b Retirement) bool { return a.Name == b.Name && a.CreatedAt.Equal(b.CreatedAt) })
+	slices.SortStableFunc(all, func(a, b Retirement) int { return a.CreatedAt.Compare(b.CreatedAt) })
+	return slices.CompactFunc(all, func(a, b Retirement) bool { return a.Name == b.Name && a.CreatedAt.Equal(b.CreatedAt) })
+}
+
+// Events returns the Events that a report with these options has, the oldest first, each once.
+func (in *Inputs) Events(o Options) []Event {
+	all := []Event{}
 	known, nodeOf := map[Event]bool{}, map[string]string{}
 	for _, t := range in.retirements {
 		nodeOf[t.Name] = t.Node
@@ -223,18 +241,11 @@ func Build(in *Inputs, o Options) *Report {
 		}
 		if o.includesTime(e.At) && (e.Node == "" || o.includesNode(e.Node)) && !known[e] {
 			known[e] = true
-			r.Events = append(r.Events, e)
+			all = append(all, e)
 		}
 	}
-	slices.SortStableFunc(r.Events, func(a, b Event) int { return a.At.Compare(b.At) })
-	r.Nodes = countByNode(r)
-	r.Trace = buildTrace(in, r, o)
-	r.Totals = sumDrains(r.Drains)
-	r.Problems = in.problems.all()
-	if r.Title == "" {
-		r.Title = defaultTitle(r)
-	}
-	return r
+	slices.SortStableFunc(all, func(a, b Event) int { return a.At.Compare(b.At) })
+	return all
 }
 
 func countByNode(r *Report) []NodeRecords {
