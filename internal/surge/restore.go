@@ -168,15 +168,6 @@ func (h *hold) takeOver(ctx context.Context) error {
 	return err
 }
 
-// readCost returns the present deletion cost of the record's pod; nil is absent.
-func (s *Surger) readCost(ctx context.Context, r *record) (cost *string, err error) {
-	err = s.changeCost(ctx, r, func(p *kubeapi.Pod) (*string, bool) {
-		cost = deletionCost(p)
-		return nil, false
-	})
-	return cost, err
-}
-
 // deletionCost returns the value of DeletionCostAnnotation; nil is absent.
 func deletionCost(p *kubeapi.Pod) *string {
 	if cost, ok := p.Annotations[DeletionCostAnnotation]; ok {
@@ -185,24 +176,15 @@ func deletionCost(p *kubeapi.Pod) *string {
 	return nil
 }
 
-// setCost makes the pod of the record the first that the ReplicaSet controller deletes. It returns an error if the pod
-// is gone or terminating.
-func (s *Surger) setCost(ctx context.Context, r *record) error {
-	lowest := lowestCost
-	return s.changeCost(ctx, r, func(p *kubeapi.Pod) (*string, bool) {
-		return &lowest, p.Annotations[DeletionCostAnnotation] != lowestCost
-	})
-}
-
 // restoreCost gives the pod of the record its former deletion cost, if the pod stays and still has Slipway's cost. mayCome is true if
 // the pod stays without that cost: a late request may still set it. At the end of a surge, the size is lowered first: the cost is set
 // only while the successor receives traffic, and then the leaving pod goes instead.
 func (s *Surger) restoreCost(ctx context.Context, r *record) (mayCome bool, err error) {
 	found := false
-	err = s.changeCost(ctx, r, func(p *kubeapi.Pod) (*string, bool) {
+	err = s.changeCost(ctx, r, func(p *kubeapi.Pod) (*string, bool, error) {
 		isLowest := p.Annotations[DeletionCostAnnotation] == lowestCost
 		found = found || isLowest
-		return r.Cost, isLowest
+		return r.Cost, isLowest, nil
 	})
 	if errors.Is(err, errPodLeft) {
 		return false, nil
@@ -214,17 +196,17 @@ func (s *Surger) restoreCost(ctx context.Context, r *record) (mayCome bool, err 
 var errPodLeft = errors.New("the pod has left")
 
 // changeCost sets the pod's deletion cost to what change returns, unless that is unnecessary. It retries until the API
-// server has answered or ctx ends.
-func (s *Surger) changeCost(ctx context.Context, r *record, change func(p *kubeapi.Pod) (cost *string, necessary bool)) error {
+// server has answered, change returns an error, or ctx ends. Each request only changes the pod that change was called with.
+func (s *Surger) changeCost(ctx context.Context, r *record, change func(p *kubeapi.Pod) (cost *string, necessary bool, err error)) error {
 	for {
 		pod, err := call(ctx, func(ctx context.Context) (*kubeapi.Pod, error) { return s.api.GetPod(ctx, r.Pod.Namespace, r.Pod.Name) })
 		switch {
 		case kubeapi.IsNotFound(err), err == nil && (pod.UID != r.Pod.UID || pod.DeletionTimestamp != nil):
 			return errPodLeft
 		case err == nil:
-			cost, necessary := change(pod)
-			if !necessary {
-				return nil
+			cost, necessary, changeErr := change(pod)
+			if changeErr != nil || !necessary {
+				return changeErr
 			}
 			a := kubeapi.AnnotationChange{
 				Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,

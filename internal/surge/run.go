@@ -194,9 +194,6 @@ func (x *surgeRun) plan(ctx context.Context) (*record, error) {
 	x.planned = &sizeState{value: size.from, resourceVersion: size.resourceVersion}
 	x.request.Decision.Owner = o.toOwner()
 	x.request.Decision.Owner.Scaler = size.scaler
-	if err := x.checkTimeAndRoom(ctx, current); err != nil {
-		return nil, err
-	}
 	r := &record{
 		Owner: x.request.Decision.Owner, Target: size.target, From: size.from, To: size.to, Node: x.request.Node,
 		Pod:        objectRef{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
@@ -235,19 +232,12 @@ func (x *surgeRun) readPlannedSize(ctx context.Context) (sizeState, error) {
 	return x.s.readSize(ctx, x.record.Target)
 }
 
-// checkTimeAndRoom returns a refusal if the successor would not be ready in time, or fits nowhere. It reserves the room once this
-// process holds the record: before, the surge may wait for minutes until another one of the owner has ended.
-func (x *surgeRun) checkTimeAndRoom(ctx context.Context, pod *kubeapi.Pod) error {
-	release, err := x.s.checkTimeAndRoom(ctx, pod, &x.request.Decision, x.request.Until, x.hold != nil)
-	if release != nil {
-		x.releaseRoom = release // an earlier reservation for the pod has ended
-	}
-	return err
-}
-
 // surge raises the size, waits for the successor, and makes the pod leave.
 func (x *surgeRun) surge(ctx, background context.Context, wait *sync.WaitGroup) error {
-	if err := x.checkTimeAndRoom(ctx, &x.request.Pod); err != nil {
+	// Only the holder of the record reserves room: before, the surge may wait for minutes until another one of the owner has ended.
+	var err error
+	x.releaseRoom, err = x.s.checkTimeAndRoom(ctx, &x.request.Pod, &x.request.Decision, x.request.Until, true)
+	if err != nil {
 		return err
 	}
 	x.result.StartedAt = time.Now()
@@ -519,14 +509,30 @@ func (x *surgeRun) findMissingEndpoint(ctx context.Context, successorUID string)
 }
 
 // setCost gives the pod the lowest deletion cost. Before the successor receives traffic, the pod must not have it. Otherwise a lower size
-// would remove the only endpoint, past the PodDisruptionBudget.
+// would remove the only endpoint, past the PodDisruptionBudget. It returns errNotRenewed if another process may take the record over
+// soon, and restore the cost before this process sets it.
 func (x *surgeRun) setCost(ctx context.Context) error {
-	err := x.recordCost(ctx)
-	if err == nil {
-		err = x.s.setCost(ctx, x.record)
-		x.unansweredCost = !errors.Is(err, errPodLeft) && kubeapi.UnknownResult(err)
+	err := x.s.changeCost(ctx, x.record, func(p *kubeapi.Pod) (*string, bool, error) {
+		if !x.hold.isHeld() {
+			return nil, false, errNotRenewed
+		}
+		isLowest := p.Annotations[DeletionCostAnnotation] == lowestCost
+		if isLowest && x.unansweredCost {
+			return nil, false, nil
+		}
+		if err := x.recordCost(ctx, deletionCost(p)); err != nil {
+			return nil, false, err
+		}
+		x.unansweredCost = !isLowest
+		return new(lowestCost), !isLowest, nil
+	})
+	if !kubeapi.UnknownResult(err) || errors.Is(err, errPodLeft) {
+		x.unansweredCost = false
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, errNotRenewed):
+		return err
+	case err != nil:
 		x.left = errors.Is(err, errPodLeft)
 		return toRefusal("set the deletion cost of pod "+x.record.Pod.String(), err)
 	}
@@ -535,10 +541,9 @@ func (x *surgeRun) setCost(ctx context.Context) error {
 }
 
 // recordCost updates the record if another client has changed the deletion cost of the pod since the record was written.
-func (x *surgeRun) recordCost(ctx context.Context) error {
-	cost, err := x.s.readCost(ctx, x.record)
-	if err != nil || isSame(cost, x.record.Cost) {
-		return err
+func (x *surgeRun) recordCost(ctx context.Context, cost *string) error {
+	if isSame(cost, x.record.Cost) {
+		return nil
 	}
 	r := *x.record
 	r.Cost = cost
@@ -572,13 +577,13 @@ func (x *surgeRun) unsetCost(ctx context.Context) error {
 // remove makes the pod leave. It lowers the size if exactly this pod would then be deleted. Otherwise it asks the caller
 // to evict the pod.
 func (x *surgeRun) remove(ctx context.Context) error {
-	for !x.hold.isHeld() { // otherwise the cost may be set after another process has restored it
+	for err := x.setCost(ctx); err != nil; err = x.setCost(ctx) {
+		if !errors.Is(err, errNotRenewed) {
+			return err
+		}
 		if err := x.await(ctx, time.Now().Add(minOwnerInterval)); err != nil {
 			return err
 		}
-	}
-	if err := x.setCost(ctx); err != nil {
-		return err
 	}
 	for {
 		pods, known := x.pods.snapshot()

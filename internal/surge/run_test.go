@@ -367,12 +367,14 @@ func TestSlowStartsSurge(t *testing.T) {
 type roomKeeper struct {
 	launch time.Duration
 	held   int
+	asked  []bool        // with a reservation or without
 	lasted time.Duration // the last one
 	end    func()        // of the last one
 }
 
 func (r *roomKeeper) checkRoom(_ context.Context, _ kubeapi.Pod, reserve bool) Room {
 	room := Room{Fits: true, LaunchTime: r.launch}
+	r.asked = append(r.asked, reserve)
 	if reserve {
 		if r.end != nil {
 			r.end() // a pod has one reservation
@@ -407,6 +409,7 @@ func TestRoomIsReservedUntilTheSuccessorHasANode(t *testing.T) {
 				check.Is(t, 60.0, d.LaunchSeconds)
 				check.Is(t, c.left, result.PodLeft, result)
 				check.Is(t, 0, keeper.held)
+				check.Equal(t, []bool{false, true}, keeper.asked) // Decide, and Run once it has the record
 				check.Is(t, c.lasts, keeper.lasted.Round(2*time.Second))
 			})
 		})
@@ -1020,6 +1023,51 @@ func TestDeletionCostIsSetOnlyWithTheRecord(t *testing.T) {
 	})
 }
 
+func TestDeletionCostIsNotRetriedWithoutTheRecord(t *testing.T) {
+	simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+		p := c.newProcess(ctx, "n1/1")
+		var renewed, first time.Time
+		costs := 0
+		p.client.faultOf = func(request string) fault {
+			if first.IsZero() && request == "SetPodAnnotation" {
+				first = time.Now()
+			}
+			outage := !first.IsZero() && time.Since(first) < leaseDuration
+			switch {
+			case request == "UpdateLease" && !outage:
+				renewed = time.Now()
+			case request == "SetPodAnnotation":
+				costs++
+				check.Not(t, time.Since(renewed) > ownershipTimeout, "the deletion cost is set %s after the record was renewed", time.Since(renewed))
+			}
+			return fault{fails: outage && (request == "UpdateLease" || request == "SetPodAnnotation")}
+		}
+		result := p.Run(ctx, c.request(startDecision(), time.Time{}))
+		check.Is(t, true, result.PodLeft, result)
+		check.Not(t, costs < 3, "the request was sent %d times", costs)
+	})
+}
+
+func TestDeletionCostIsReadOnce(t *testing.T) {
+	simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+		p := c.newProcess(ctx, "n1/1")
+		read := 0
+		p.client.faultOf = func(request string) fault {
+			switch request {
+			case "SetReplicas":
+				read = 0
+			case "GetPod":
+				read++
+			case "SetPodAnnotation":
+				check.Is(t, 1, read)
+			}
+			return fault{}
+		}
+		result := p.Run(ctx, c.request(startDecision(), time.Time{}))
+		check.Is(t, true, result.PodLeft, result)
+	})
+}
+
 func TestFailingLoweringEndsTheSurge(t *testing.T) {
 	for want, after := range map[string]func(c *cluster){
 		ReasonRequestFailed: func(*cluster) {},
@@ -1149,37 +1197,51 @@ func TestSlowReplicaSetControllerDeletesNoSuccessor(t *testing.T) {
 }
 
 func TestDeletionCostIsSetOnlyWhileSuccessorReceivesTraffic(t *testing.T) {
-	simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
-		annotate := func(cost string) {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			c.pods[leaving].Annotations = map[string]string{DeletionCostAnnotation: cost}
-			c.notify(c.pods[leaving], false)
-		}
-		cost := func() string { return c.pod(leaving).Annotations[DeletionCostAnnotation] }
-		time.AfterFunc(10*time.Second, func() { annotate("7") }) // by the application
-		time.AfterFunc(15*time.Second, func() {
-			for cost() != lowestCost {
-				time.Sleep(tick / 4)
-			}
-			check.Not(t, !c.isServing(c.pod("web-1-2"), time.Now()), "the successor is no endpoint")
-			c.setReady("web-1-2", false)
-			time.Sleep(2 * time.Second)
-			check.Is(t, "7", cost())
-			c.mu.Lock()
-			c.neverReady = true
-			c.stallEndpoints(time.Hour)
-			c.mu.Unlock()
-			c.setReady("web-1-2", true)
+	for name, afterRead := range map[string]bool{"cost of the application": false, "cost that the application sets after the read": true} {
+		t.Run(name, func(t *testing.T) {
+			simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+				annotate := func() {
+					c.mu.Lock()
+					defer c.mu.Unlock()
+					c.pods[leaving].Annotations = map[string]string{DeletionCostAnnotation: "7"}
+					c.notify(c.pods[leaving], false)
+				}
+				p := c.newProcess(ctx, "n1/1")
+				if afterRead {
+					once := sync.OnceFunc(annotate)
+					p.client.faultOf = func(request string) fault {
+						if request == "SetPodAnnotation" {
+							once()
+						}
+						return fault{}
+					}
+				} else {
+					time.AfterFunc(10*time.Second, annotate)
+				}
+				cost := func() string { return c.pod(leaving).Annotations[DeletionCostAnnotation] }
+				time.AfterFunc(15*time.Second, func() {
+					for cost() != lowestCost {
+						time.Sleep(tick / 4)
+					}
+					check.Not(t, !c.isServing(c.pod("web-1-2"), time.Now()), "the successor is no endpoint")
+					c.setReady("web-1-2", false)
+					time.Sleep(2 * time.Second)
+					check.Is(t, "7", cost())
+					c.mu.Lock()
+					c.neverReady = true
+					c.stallEndpoints(time.Hour)
+					c.mu.Unlock()
+					c.setReady("web-1-2", true)
+				})
+				result := p.Run(ctx, c.request(startDecision(), time.Time{}))
+				check.Is(t, ReasonNoEndpoint, result.Reason, result)
+				check.Is(t, "7", cost())
+				time.Sleep(time.Minute)
+				check.Is(t, "7", cost())
+				check.Is(t, 1, c.currentField())
+			})
 		})
-		p := c.newProcess(ctx, "n1/1")
-		result := p.Run(ctx, c.request(startDecision(), time.Time{}))
-		check.Is(t, ReasonNoEndpoint, result.Reason, result)
-		check.Is(t, "7", cost())
-		time.Sleep(time.Minute)
-		check.Is(t, "7", cost())
-		check.Is(t, 1, c.currentField())
-	})
+	}
 }
 
 func TestEndedDrainAwaitsNoDeparture(t *testing.T) {
