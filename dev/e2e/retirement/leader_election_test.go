@@ -9,15 +9,18 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/dev/faultproxy"
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-// longLease is a Lease duration that a holder keeps on a busy host. disputed is a Lease duration that lets the other
+// longLease is a Lease duration that a holder keeps on a busy host. shortLease is a Lease duration that lets the other
 // manager take over soon.
 const (
 	longLease  = 2 * time.Minute
@@ -36,12 +39,8 @@ func (f *fixture) leaderElectionFlags(lease time.Duration) []string {
 // must finish, and runTwoManagers returns its requests. If the first manager did not make the request, it still checks
 // everything, and then skips the test. The requests differ slightly between runs, and on a busy host the first manager
 // may lose the Lease earlier.
-func runTwoManagers(t *testing.T, name string, at faultproxy.RequestID, atRequest func(f *fixture, first *process, node string)) []faultproxy.Request {
+func runTwoManagers(t *testing.T, name string, lease time.Duration, at faultproxy.RequestID, atRequest func(f *fixture, first *process, node string)) []faultproxy.Request {
 	t.Helper()
-	lease := shortLease
-	if atRequest == nil {
-		lease = longLease
-	}
 	f := newFixture(t, name, 2, "drain: {timeout: 30m}")
 	f.isolated = true
 	f.check(f.CopyRoleAndBinding(f.ctx, managerNamespace, managerAccount, f.name)) // both managers may write the Lease
@@ -134,7 +133,7 @@ func isChange(r faultproxy.Request) bool {
 // write to a changed cluster, and must do no harm.
 func TestI8SecondManagerFinishesRetirement(t *testing.T) {
 	t.Parallel()
-	seen := runTwoManagers(t, "two-managers", faultproxy.RequestID{}, nil)
+	seen := runTwoManagers(t, "two-managers", longLease, faultproxy.RequestID{}, nil)
 	tried := 0
 	for n, r := range seen {
 		if !isChange(r) {
@@ -143,7 +142,7 @@ func TestI8SecondManagerFinishesRetirement(t *testing.T) {
 		tried++
 		t.Run(fmt.Sprintf("paused at %s", r.RequestID), func(t *testing.T) {
 			t.Parallel()
-			runTwoManagers(t, fmt.Sprintf("paused%d", n), r.RequestID, func(f *fixture, first *process, node string) {
+			runTwoManagers(t, fmt.Sprintf("paused%d", n), shortLease, r.RequestID, func(f *fixture, first *process, node string) {
 				err := first.Pause(f.ctx)
 				if errors.Is(err, os.ErrProcessDone) { // a busy host was too slow to renew its Lease
 					return
@@ -159,11 +158,30 @@ func TestI8SecondManagerFinishesRetirement(t *testing.T) {
 		}
 		t.Run(fmt.Sprintf("killed at %s", r.RequestID), func(t *testing.T) {
 			t.Parallel()
-			runTwoManagers(t, fmt.Sprintf("killed%d", n), r.RequestID, func(f *fixture, first *process, _ string) { f.noError(first.Kill()) })
+			runTwoManagers(t, fmt.Sprintf("killed%d", n), shortLease, r.RequestID, func(f *fixture, first *process, _ string) { f.noError(first.Kill()) })
 		})
 	}
 	if tried < 8 {
 		t.Errorf("the leader sent %d write requests of %d, want at least 8", tried, len(seen))
+	}
+}
+
+// TestI8LeaderThatEvictsItselfHandsOverAtOnce stops the leader at its first eviction, as the kubelet does if the leader's own pod is
+// evicted.
+func TestI8LeaderThatEvictsItselfHandsOverAtOnce(t *testing.T) {
+	t.Parallel()
+	var stopped time.Time
+	var f *fixture
+	runTwoManagers(t, "own-node", longLease, faultproxy.RequestID{Kind: evictionKind, Nth: 1}, func(of *fixture, first *process, _ string) {
+		f, stopped = of, time.Now()
+		f.noError(syscall.Kill(first.PID(), syscall.SIGTERM))
+		<-first.Exited()
+		f.noError(first.ExitError())
+	})
+	lease, err := f.Client().CoordinationV1().Leases(f.name).Get(f.ctx, managerAccount, metav1.GetOptions{})
+	f.check(err)
+	if after := lease.Spec.AcquireTime.Sub(stopped); after < 0 || after > longLease/4 {
+		t.Errorf("the other manager leads %s after the stop of the leader, want %s at most", after, longLease/4)
 	}
 }
 
