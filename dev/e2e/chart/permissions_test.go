@@ -36,7 +36,7 @@ var deployFiles = map[string]string{
 	"agent/admission.yaml":      `^ValidatingAdmissionPolicy(Binding)? slipway-agent-`,
 	"agent/flowcontrol.yaml":    `^(PriorityLevelConfiguration|FlowSchema) slipway-agent`,
 	"manager/rbac.yaml":         `^(ServiceAccount|(Cluster)?Role(Binding)?) slipway-manager$`,
-	"manager/admission.yaml":    `^ValidatingAdmissionPolicy(Binding)? slipway-manager-(node|launches)$`,
+	"manager/admission.yaml":    `^ValidatingAdmissionPolicy(Binding)? slipway-manager-(node|eviction-request|launches)$`,
 	"manager/install-crds.yaml": ` slipway-manager-install-crds$`,
 	// kustomize reads no files outside of its folder.
 	"overlays/full/manager/install-crds.yaml": ` slipway-manager-install-crds$`,

@@ -1,6 +1,7 @@
 package drain_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -284,6 +285,12 @@ func TestDrainAsksRespondersBeforeEviction(t *testing.T) {
 		}
 		f.checkPodsUnchanged(before)
 	})
+	t.Run("the manager's token writes only its own requests", func(t *testing.T) {
+		t.Parallel()
+		f := newFixtureOn(t, bed, "responder-manager")
+		f.run(f.app("web", 1).StatefulSet())
+		f.checkManagerIsLimited()
+	})
 	t.Run("the agent uses exactly its rights", func(t *testing.T) {
 		t.Parallel()
 		f := newFixtureOn(t, bed, "responder-agent")
@@ -318,10 +325,7 @@ func TestDrainAsksRespondersBeforeEviction(t *testing.T) {
 // checkAgentIsLimited checks that a stolen token of the agent cannot act as another requester or as another node's drain.
 func (f *fixture) checkAgentIsLimited(kubeconfig string) {
 	f.t.Helper()
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	f.check(err)
-	client, err := kubernetes.NewForConfig(config)
-	f.check(err)
+	client := f.clientOf(kubeconfig)
 	pod := f.pods()["idler-0"]
 	create := func(client kubernetes.Interface, requester, node string) error {
 		r := &lifecyclev1alpha1.EvictionRequest{ObjectMeta: metav1.ObjectMeta{GenerateName: "stolen-", Labels: map[string]string{"slipway.dev/drain-node": node}}}
@@ -344,6 +348,95 @@ func (f *fixture) checkAgentIsLimited(kubeconfig string) {
 	f.check(err)
 	if policy.Status.TypeChecking == nil || len(policy.Status.TypeChecking.ExpressionWarnings) > 0 {
 		f.t.Errorf("type check: %+v", policy.Status)
+	}
+}
+
+func (f *fixture) clientOf(kubeconfig string) kubernetes.Interface {
+	f.t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	f.check(err)
+	client, err := kubernetes.NewForConfig(config)
+	f.check(err)
+	return client
+}
+
+// checkManagerIsLimited checks that a stolen token of the manager changes and deletes no EvictionRequests of other clients, and
+// creates none that stays longer than its pod.
+func (f *fixture) checkManagerIsLimited() {
+	f.t.Helper()
+	f.check(f.InstallManagerOnce(f.ctx))
+	f.check(f.AwaitPermissions(f.ctx, testbed.ManagerNamespace, testbed.ManagerAccount, testbed.ManagerAccount))
+	kubeconfig, err := f.ServiceAccountKubeconfig(f.ctx, testbed.ManagerNamespace, testbed.ManagerAccount, controlplane.TokenOptions{})
+	f.check(err)
+	pod := f.pods()["web-0"]
+	newRequest := func(client string, change func(r *lifecyclev1alpha1.EvictionRequest)) *lifecyclev1alpha1.EvictionRequest {
+		r := &lifecyclev1alpha1.EvictionRequest{ObjectMeta: metav1.ObjectMeta{
+			Name: "slipway-" + client + "-" + string(pod.UID), Namespace: f.ns, Labels: map[string]string{"slipway.dev/drain-client": client},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}},
+		}}
+		r.Spec = lifecyclev1alpha1.EvictionRequestSpec{Requester: drain.Requester, Intent: lifecyclev1alpha1.EvictionRequestIntentEviction}
+		r.Spec.Target.Pod = &lifecyclev1alpha1.EvictionRequestPodReference{Name: pod.Name, UID: pod.UID}
+		if change != nil {
+			change(r)
+		}
+		return r
+	}
+	admin := f.Client().LifecycleV1alpha1().EvictionRequests(f.ns)
+	manager := f.clientOf(kubeconfig).LifecycleV1alpha1().EvictionRequests(f.ns)
+	try := []string{metav1.DryRunAll}
+	create := func(client string, change func(r *lifecyclev1alpha1.EvictionRequest)) error {
+		_, err := manager.Create(f.ctx, newRequest(client, change), metav1.CreateOptions{DryRun: try})
+		return err
+	}
+	isRefused := func(err error, words string) bool {
+		return apierrors.IsForbidden(err) && strings.Contains(err.Error(), words)
+	}
+	const foreign, odd, more = "writes no EvictionRequests but its own", "has the pod as its only owner", "nothing of an EvictionRequest but spec.intent"
+	f.check(testbed.PollUntil(f.ctx, "the policy is in force", func() bool { return isRefused(create("agent", nil), foreign) }))
+	expect := func(what string, err error, words string) {
+		f.t.Helper()
+		if words == "" && err != nil || words != "" && !isRefused(err, words) {
+			f.t.Errorf("%s: got %v, want it refused with %q, or allowed if that is empty", what, err, words)
+		}
+	}
+	for _, client := range []string{"manager", "queue-agent"} {
+		expect("create a request of "+client, create(client, nil), "")
+	}
+	for what, c := range map[string]struct {
+		change func(r *lifecyclev1alpha1.EvictionRequest)
+		words  string
+	}{
+		"another requester":    {func(r *lifecyclev1alpha1.EvictionRequest) { r.Spec.Requester = "example.com/other" }, foreign},
+		"no client":            {func(r *lifecyclev1alpha1.EvictionRequest) { r.Labels = nil }, foreign},
+		"another name":         {func(r *lifecyclev1alpha1.EvictionRequest) { r.Name += "-2" }, odd},
+		"a generated name":     {func(r *lifecyclev1alpha1.EvictionRequest) { r.GenerateName, r.Name = r.Name, "" }, odd},
+		"a finalizer":          {func(r *lifecyclev1alpha1.EvictionRequest) { r.Finalizers = []string{"example.com/forever"} }, odd},
+		"no owner":             {func(r *lifecyclev1alpha1.EvictionRequest) { r.OwnerReferences = nil }, odd},
+		"another pod as owner": {func(r *lifecyclev1alpha1.EvictionRequest) { r.OwnerReferences[0].UID = "another" }, odd},
+		"a second owner": {func(r *lifecyclev1alpha1.EvictionRequest) {
+			r.OwnerReferences = append(r.OwnerReferences, metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: f.node, UID: "n"})
+		}, odd},
+	} {
+		expect("create with "+what, create("manager", c.change), c.words)
+	}
+	for client, words := range map[string]string{"manager": "", "agent": foreign} {
+		stored := newRequest(client, nil)
+		_, err := admin.Create(f.ctx, stored, metav1.CreateOptions{})
+		f.check(err)
+		patch := func(body string) error {
+			_, err := manager.Patch(f.ctx, stored.Name, types.MergePatchType, []byte(body), metav1.PatchOptions{DryRun: try})
+			return err
+		}
+		expect("withdraw a request of "+client, patch(`{"spec":{"intent":"Withdrawn"}}`), words)
+		for _, body := range []string{
+			`{"metadata":{"finalizers":["example.com/forever"]}}`, `{"metadata":{"labels":{"slipway.dev/drain-node":"another"}}}`,
+			`{"metadata":{"ownerReferences":null}}`, `{"metadata":{"annotations":{"example.com/note":"x"}}}`,
+		} {
+			expect("patch a request of "+client+" with "+body, patch(body), cmp.Or(words, more))
+		}
+		expect("take over a request of "+client, patch(`{"metadata":{"labels":{"slipway.dev/drain-client":"queue-agent"}}}`), cmp.Or(words, more))
+		expect("delete a request of "+client, manager.Delete(f.ctx, stored.Name, metav1.DeleteOptions{DryRun: try}), words)
+		f.check(admin.Delete(f.ctx, stored.Name, metav1.DeleteOptions{}))
 	}
 }
 
