@@ -13,11 +13,13 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/config"
 	"github.com/slipway-dev/slipway/internal/cordon"
 	"github.com/slipway-dev/slipway/internal/drain"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/observe"
+	"github.com/slipway-dev/slipway/internal/placement/saved"
 )
 
 // The exit codes of `slipway drain`, in addition to 0 and 1.
@@ -49,10 +51,13 @@ type drainFlags struct {
 	surge        surgeFlags
 	// evictionRequests is config.EvictionRequestsAuto or config.EvictionRequestsNever.
 	evictionRequests string
+	// readForRooms reads the cluster for a preview with surges.
+	readForRooms func(context.Context) (*saved.Objects, []v1alpha1.NodeGroup, error)
 }
 
 func newDrainCommand() *cobra.Command {
 	f := drainFlags{kube: newKubeFlags("drain")}
+	f.readForRooms = f.kube.readForRooms
 	cmd := &cobra.Command{
 		Use:   "drain NODE...",
 		Short: "Drain nodes and report what blocks an eviction",
@@ -148,18 +153,24 @@ func (f *drainFlags) validate(args []string) error {
 	return nil
 }
 
-// drainOptions returns the options that all node drains share. The caller adds the node name.
-func (f *drainFlags) drainOptions() (drain.Options, error) {
+// newDrainPolicy returns the pod policy of `slipway drain` with these flags.
+func newDrainPolicy(hasDeadline, force, deleteEmptyDir bool) podrules.Policy {
 	policy := podrules.VoluntaryPolicy().WithAction(podrules.RuleHostPath, podrules.Evict)
-	if f.deadline > 0 {
+	if hasDeadline {
 		policy = podrules.ForcedPolicy()
 	}
-	if f.force {
+	if force {
 		policy = policy.WithAction(podrules.RuleUnmanaged, podrules.Evict)
 	}
-	if f.deleteEmptyDir {
+	if deleteEmptyDir {
 		policy = policy.WithAction(podrules.RuleLocalStorage, podrules.Evict)
 	}
+	return policy
+}
+
+// drainOptions returns the options that all node drains share. The caller adds the node name.
+func (f *drainFlags) drainOptions() (drain.Options, error) {
+	policy := newDrainPolicy(f.deadline > 0, f.force, f.deleteEmptyDir)
 	if !f.ignoreDaemons {
 		policy = policy.WithAction(podrules.RuleDaemonSet, podrules.RefuseDrain)
 	}
@@ -178,16 +189,6 @@ func (f *drainFlags) drainOptions() (drain.Options, error) {
 		o.ShouldDrainPod = func(p kubeapi.Pod) bool { return sel.Matches(labels.Set(p.Labels)) }
 	}
 	return o, nil
-}
-
-// drainTimeLimits returns the deadline that --deadline sets, counted from now. The timeout of each node starts
-// separately in nodeDrain.run.
-func (f *drainFlags) drainTimeLimits() drain.TimeLimits {
-	var t drain.TimeLimits
-	if f.deadline > 0 {
-		t.Deadline, t.Margin = time.Now().Add(f.deadline), min(f.deadline/10, 2*time.Second)
-	}
-	return t
 }
 
 func (f *drainFlags) run(cmd *cobra.Command, args []string) error {
@@ -242,14 +243,16 @@ func (f *drainFlags) drainNodes(
 	if f.evictionRequests == config.EvictionRequestsAuto {
 		o.EvictionRequests = api
 	}
-	o.TimeLimits = f.drainTimeLimits()
+	o.TimeLimits = newTimeLimits(f.deadline) // the timeout of each node starts separately
+	rooms := &successorRooms{read: f.readForRooms}
 	var drains []*nodeDrain
 	for i, node := range nodes {
 		if slices.Contains(nodes[:i], node) {
 			continue // given twice
 		}
 		o.Node = node
-		drains = append(drains, &nodeDrain{flags: f, api: api, options: o, out: out, errOut: stderr, concurrentDrains: 1})
+		drains = append(drains, &nodeDrain{flags: f, api: api, options: o, out: out, errOut: stderr, concurrentDrains: 1, rooms: rooms})
+		rooms.drained = append(rooms.drained, node)
 	}
 	if f.selector == "" {
 		if err := checkNodesExist(ctx, drains); err != nil {
@@ -330,6 +333,8 @@ type nodeDrain struct {
 	// concurrentDrains is the number of nodes that are drained at the same time. view is their common view, or nil.
 	concurrentDrains int
 	view             *drainView
+	// rooms says where the successors of all drained nodes could run. Only a preview uses it.
+	rooms *successorRooms
 }
 
 // drainCordonedNode drains a node that cordonNodes has cordoned.
@@ -350,9 +355,7 @@ func (d *nodeDrain) drainCordonedNode(ctx context.Context) error {
 			return err
 		}
 	}
-	if d.flags.timeout > 0 {
-		d.options.TimeLimits.TimeoutAt = time.Now().Add(d.flags.timeout)
-	}
+	d.startTimeout()
 	progress := d.startProgress()
 	d.options.OnProgress = func(p drain.Progress) {
 		progress.show(p)
@@ -379,6 +382,13 @@ func (d *nodeDrain) drainCordonedNode(ctx context.Context) error {
 		return fmt.Errorf("node %s: drained, but not cordoned: %v", d.options.Node, d.cordonError)
 	}
 	return toExitError(report, err)
+}
+
+// startTimeout starts the time of --timeout.
+func (d *nodeDrain) startTimeout() {
+	if d.flags.timeout > 0 {
+		d.options.TimeLimits.TimeoutAt = time.Now().Add(d.flags.timeout)
+	}
 }
 
 // restoreAndExplain restores the node after a failed drain, while printReport prints its report. So an output that blocks

@@ -17,10 +17,12 @@ func (d *nodeDrain) previewDrain(ctx context.Context) error {
 	if _, err := d.api.GetNode(ctx, d.options.Node); err != nil {
 		return err
 	}
+	d.startTimeout()
 	f, err := drain.Predict(ctx, d.api, d.options, d.flags.dryRun == "server")
 	if err != nil {
 		return err
 	}
+	d.rooms.addTo(ctx, f, d.errOut)
 	if err := d.printPreview(f); err != nil {
 		return err
 	}
@@ -85,6 +87,9 @@ func (d *nodeDrain) writePreview(out io.Writer, f drain.Prediction, wide bool) e
 	}
 	for _, line := range asked {
 		fmt.Fprintln(out, line)
+	}
+	if slices.ContainsFunc(f.Pods, func(p drain.PodPrediction) bool { return p.Surge != nil && p.Surge.Room != nil }) {
+		fmt.Fprintln(out, drainRoomNote)
 	}
 	return nil
 }

@@ -22,9 +22,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
 
+	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cordon"
 	"github.com/slipway-dev/slipway/internal/drain"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/placement/saved"
 	"github.com/slipway-dev/slipway/internal/testing/must"
 	"github.com/slipway-dev/slipway/internal/testing/virtual"
 )
@@ -54,6 +56,9 @@ type fakeDrainCluster struct {
 	owners map[string]string
 	// surger, if set, starts successors in a drain.
 	surger drain.Surger
+	// room and groups are the cluster in which a preview finds room for successors. If room is nil, it cannot be read.
+	room   *saved.Objects
+	groups []v1alpha1.NodeGroup
 	// patchedBy is the field manager of the latest patch, even if it failed.
 	patchedBy string
 }
@@ -325,6 +330,12 @@ func (c *fakeDrainCluster) runDrain(ctx context.Context, args ...string) drainRe
 	o, err := f.drainOptions()
 	must.NoError(c.t, err)
 	o.Surger = c.surger
+	f.readForRooms = func(context.Context) (*saved.Objects, []v1alpha1.NodeGroup, error) {
+		if c.room == nil {
+			return nil, nil, errors.New("forbidden")
+		}
+		return c.room, c.groups, nil
+	}
 	var out, stderr bytes.Buffer
 	began := time.Now()
 	code := toExitCode(f.drainNodes(ctx, c.newClient(), cmd.Flags().Args(), o, &out, &stderr))

@@ -63,12 +63,12 @@ func (f *planFlags) run(cmd *cobra.Command, _ []string) error {
 	for i := range answer.Remove.Victims {
 		victims[i] = answer.Remove.Victims[i].Node
 	}
-	surges, err := f.rules.predictSurges(cmd.Context(), f.cluster.kube, victims, cmd.ErrOrStderr())
+	surges, err := f.rules.predictSurges(cmd.Context(), f.cluster.kube, o, victims, stopTime{}, cmd.ErrOrStderr())
 	if err != nil {
 		return err
 	}
 	return f.output.printAnswer(cmd.OutOrStdout(), planWithSurges{answer, surges}, func(w io.Writer, wide bool) error {
-		return errors.Join(explain.PrintPlan(w, answer, wide), printSurges(w, surges))
+		return errors.Join(explain.PrintPlan(w, answer, wide), printSurges(w, surges, stopTime{}))
 	}, listVictimNames(answer)...)
 }
 

@@ -42,9 +42,11 @@ func (r *ruleFlags) addSurgeFlags(fs *pflag.FlagSet) {
 	r.surge.addFlags(fs, "also show which pods slipway drain --surge would start a successor for first, and which cannot have one: never, annotated or always")
 }
 
-// predictSurges returns which pods of the nodes would get a successor first, and which cannot have one. It returns nil
-// without --surge.
-func (r *ruleFlags) predictSurges(ctx context.Context, kube kubeFlags, nodes []string, stderr io.Writer) ([]podSurge, error) {
+// predictSurges returns which pods of the nodes would get a successor first, and which cannot have one. o is the cluster with these
+// nodes, and stop is when their instances stop. It returns nil without --surge.
+func (r *ruleFlags) predictSurges(
+	ctx context.Context, kube kubeFlags, o *saved.Objects, nodes []string, stop stopTime, stderr io.Writer,
+) ([]podSurge, error) {
 	if !r.surge.enabled() {
 		return nil, nil
 	}
@@ -53,7 +55,14 @@ func (r *ruleFlags) predictSurges(ctx context.Context, kube kubeFlags, nodes []s
 		return nil, err
 	}
 	policy := r.plannerOptions(&saved.Objects{}).PodRules
-	return r.surge.predictSurges(ctx, api, nodes, drain.Options{Policy: &policy}, stderr)
+	if stop.limits.HasDeadline() {
+		policy = newDrainPolicy(true, r.force, r.deleteEmptyDir)
+	}
+	rooms := &successorRooms{drained: nodes, read: func(ctx context.Context) (*saved.Objects, []v1alpha1.NodeGroup, error) {
+		groups, err := kube.listNodeGroups(ctx)
+		return o, groups, err
+	}}
+	return r.surge.predictSurges(ctx, api, rooms, drain.Options{Policy: &policy, TimeLimits: stop.limits}, stderr)
 }
 
 func (r *ruleFlags) parsePolicy() (planner.Policy, error) {

@@ -132,16 +132,18 @@ type podSurge struct {
 	Surge     *drain.SurgeReport `json:"surge"`
 }
 
-// predictSurges returns the decisions about the pods of the nodes that would need a successor first. A problem that is not
-// about one pod is printed to stderr.
-func (s *surgeFlags) predictSurges(ctx context.Context, api *kubeapi.Client, nodes []string, o drain.Options, stderr io.Writer) ([]podSurge, error) {
+// predictSurges returns the decisions about the pods of the nodes that would need a successor first, with the room of each successor.
+// A problem that is not about one pod is printed to stderr.
+func (s *surgeFlags) predictSurges(
+	ctx context.Context, api *kubeapi.Client, rooms *successorRooms, o drain.Options, stderr io.Writer,
+) ([]podSurge, error) {
 	surger, err := s.newSurger(api, stderr)
 	if err != nil {
 		return nil, err
 	}
 	o.Surger = surger
 	all := []podSurge{}
-	for _, node := range nodes {
+	for _, node := range rooms.drained {
 		o.Node = node
 		f, err := drain.Predict(ctx, api, o, false)
 		if err != nil {
@@ -150,6 +152,7 @@ func (s *surgeFlags) predictSurges(ctx context.Context, api *kubeapi.Client, nod
 		for _, problem := range f.Problems {
 			fmt.Fprintf(stderr, "%s: %s\n", node, problem)
 		}
+		rooms.addTo(ctx, f, stderr)
 		for _, p := range f.Pods {
 			if p.Surge != nil {
 				all = append(all, podSurge{node, p.Namespace, p.Name, p.Surge})
@@ -159,12 +162,15 @@ func (s *surgeFlags) predictSurges(ctx context.Context, api *kubeapi.Client, nod
 	return all, nil
 }
 
-// surgeNote says what the decisions of plan, why and top leave out.
-const surgeNote = "slipway drain --surge would decide this without a deadline. Agents and the manager have their own surge mode. They may refuse\n" +
-	"a successor because too little time is left, and the manager also because it finds no room."
+const (
+	// surgeModeNote and roomNote say what the decisions of plan, why and top leave out. drainRoomNote is for a preview of a drain.
+	surgeModeNote = " Agents and the manager have their own surge mode, and may have less time."
+	roomNote      = "Room is only information here: agents and slipway drain leave the node to the scheduler. The manager refuses a successor without room."
+	drainRoomNote = "Room is only information: the drain leaves the node to the scheduler."
+)
 
-// printSurges prints a table of decisions after an empty line, or nothing if there are none.
-func printSurges(w io.Writer, all []podSurge) error {
+// printSurges prints a table of decisions after an empty line, or nothing if there are none. stop is the time that they were made for.
+func printSurges(w io.Writer, all []podSurge, stop stopTime) error {
 	if len(all) == 0 {
 		return nil
 	}
@@ -184,6 +190,9 @@ func printSurges(w io.Writer, all []podSurge) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintln(w, surgeNote)
+	_, err := fmt.Fprintln(w, stop.describe()+surgeModeNote)
+	if err == nil && slices.ContainsFunc(all, func(s podSurge) bool { return s.Surge.Room != nil }) {
+		_, err = fmt.Fprintln(w, roomNote)
+	}
 	return err
 }

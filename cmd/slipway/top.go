@@ -186,11 +186,12 @@ func (a *topActions) ExplainNode(ctx context.Context, node string) (string, erro
 		if err != nil {
 			return err
 		}
-		surges, err := a.rules.predictSurges(ctx, a.cluster.kube, []string{node}, w)
+		stop := findStopTime(findNode(o, node), 0)
+		surges, err := a.rules.predictSurges(ctx, a.cluster.kube, o, []string{node}, stop, w)
 		if err != nil {
 			return err
 		}
-		return errors.Join(explain.PrintEvacuation(w, answer), printSurges(w, surges))
+		return errors.Join(explain.PrintEvacuation(w, answer), printSurges(w, surges, stop))
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -18,9 +19,10 @@ import (
 )
 
 type whyFlags struct {
-	cluster clusterFlags
-	rules   ruleFlags
-	output  outputFlag
+	cluster  clusterFlags
+	rules    ruleFlags
+	output   outputFlag
+	deadline time.Duration
 }
 
 func newWhyCommand() *cobra.Command {
@@ -32,8 +34,12 @@ func newWhyCommand() *cobra.Command {
 prevent its removal and what would help. For a pod it shows why each node does not fit, and which new instance would.
 
 A pod is given as NAMESPACE/NAME, or as NAME in the namespace of -n or of the context. If a node and a pod have the same
-name, use node/NAME or pod/NAME.`,
+name, use node/NAME or pod/NAME.
+
+With --surge, why also decides about successors as a drain of the node does. If a notice says when the instance stops, or if
+--deadline is set, it decides with this deadline.`,
 		Example: `  slipway why node-7
+  slipway why node-7 --surge --deadline 2m
   slipway why shop/web-5d8f6
   slipway why pod/node-7 -n debug`,
 		Args: cobra.ExactArgs(1),
@@ -41,6 +47,7 @@ name, use node/NAME or pod/NAME.`,
 	}
 	f.rules.addFlags(cmd.Flags())
 	f.rules.addSurgeFlags(cmd.Flags())
+	cmd.Flags().DurationVar(&f.deadline, "deadline", 0, "with --surge: time until the instance stops; 0 uses the earliest time of the node's notices, if any")
 	f.output.addFlag(cmd.Flags())
 	f.cluster.addFlags(cmd.Flags())
 	return cmd
@@ -56,6 +63,12 @@ func (f *whyFlags) run(cmd *cobra.Command, args []string) error {
 	}
 	if err := f.rules.surge.validateForCluster(f.cluster); err != nil {
 		return err
+	}
+	switch {
+	case f.deadline < 0:
+		return fmt.Errorf("--deadline: %s: want 0 or more", f.deadline)
+	case f.deadline > 0 && !f.rules.surge.enabled():
+		return errors.New("--deadline: has no effect without --surge")
 	}
 	namespace, err := f.cluster.defaultNamespace()
 	if err != nil {
@@ -78,12 +91,17 @@ func (f *whyFlags) run(cmd *cobra.Command, args []string) error {
 		if err != nil {
 			return err
 		}
-		surges, err := f.rules.predictSurges(cmd.Context(), f.cluster.kube, []string{s.node}, cmd.ErrOrStderr())
+		stop := findStopTime(findNode(o, s.node), f.deadline)
+		surges, err := f.rules.predictSurges(cmd.Context(), f.cluster.kube, o, []string{s.node}, stop, cmd.ErrOrStderr())
 		if err != nil {
 			return err
 		}
-		return f.output.printAnswer(w, evacuationWithSurges{answer, surges}, func(w io.Writer, _ bool) error {
-			return errors.Join(explain.PrintEvacuation(w, answer), printSurges(w, surges), printResponders(w, o.Pods, s.node))
+		data := evacuationWithSurges{Evacuation: answer, Surges: surges}
+		if len(surges) > 0 {
+			data.SurgeDeadline = stop.limits.Deadline
+		}
+		return f.output.printAnswer(w, data, func(w io.Writer, _ bool) error {
+			return errors.Join(explain.PrintEvacuation(w, answer), printSurges(w, surges, stop), printResponders(w, o.Pods, s.node))
 		}, formatName("Node", s.node))
 	}
 	answer, err := planner.JudgePendingPodFromObjects(o, s.pod)
@@ -99,6 +117,16 @@ type evacuationWithSurges struct {
 	*planner.Evacuation
 
 	Surges []podSurge `json:"surges,omitempty"`
+	// SurgeDeadline is the deadline that the surges were decided for; zero is none.
+	SurgeDeadline time.Time `json:"surgeDeadline,omitzero"`
+}
+
+// findNode returns a node of the cluster. It returns an empty node if it does not exist.
+func findNode(o *saved.Objects, name string) *corev1.Node {
+	if i := slices.IndexFunc(o.Nodes, func(n *corev1.Node) bool { return n.Name == name }); i >= 0 {
+		return o.Nodes[i]
+	}
+	return &corev1.Node{}
 }
 
 // printResponders prints which pods of the node have responders. A drain asks them before it evicts the pod.

@@ -76,7 +76,7 @@ func Predict(ctx context.Context, api API, o Options, dryRun bool) (Prediction, 
 		return Prediction{}, err
 	}
 	now := time.Now()
-	d.deadlineSince = now
+	d.startedAt, d.deadlineSince = now, now
 	d.replacePods(pods, now)
 	d.applyDueTimers(now)
 	f := Prediction{Node: o.Node, At: now}

@@ -134,6 +134,27 @@ func TestPreviewCapsGraceToDeadline(t *testing.T) {
 	})
 }
 
+func TestPreviewDecidesAboutSurgesWithTheTimeOfTheDrain(t *testing.T) {
+	for name, limits := range map[string]func() TimeLimits{
+		"no limit": func() TimeLimits { return TimeLimits{} },
+		"deadline": func() TimeLimits { return deadlineIn(40 * time.Second) },
+		"timeout":  func() TimeLimits { return TimeLimits{TimeoutAt: time.Now().Add(40 * time.Second)} },
+	} {
+		t.Run(name, simulateFunc(func(t *testing.T, s *sim) {
+			s.addPod("web", withGrace(time.Second))
+			preview, run := newFakeSurger(s), newFakeSurger(s)
+			o := Options{TimeLimits: limits(), Surger: preview}
+			runPreview(t, s, o, false)
+			o.Surger = run
+			runDrainTo(t, s, Drained, o)
+			got, want := preview.decisions[0].until, run.decisions[0].until
+			if got.Sub(want).Abs() > time.Second {
+				t.Errorf("the preview decides until %s, the drain until %s", got, want)
+			}
+		}))
+	}
+}
+
 func TestPreviewWithDisabledEvictionReadsNoPDBs(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		web := s.addPod("web")

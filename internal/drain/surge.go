@@ -46,6 +46,8 @@ type SurgeReport struct {
 	Result   surge.Result   `json:"result,omitzero"`
 	// Problem says why nothing was decided, or why the size of the owner was not restored yet.
 	Problem string `json:"problem,omitempty"`
+	// Room is nil in a drain. A caller of [Predict] may set it.
+	Room *SuccessorRoom `json:"room,omitempty"`
 }
 
 // hasSucceeded reports whether the pod left after its successor was ready. It is false for nil.
@@ -63,11 +65,10 @@ func (r *SurgeReport) String() string {
 	if r.Decision.Verdict != "" {
 		parts = append(parts, string(r.Decision.Verdict)+": "+cmp.Or(r.Decision.Detail, r.Decision.Reason))
 	}
-	if text := describeStart(&r.Decision); text != "" {
-		parts = append(parts, text)
-	}
-	if text := describeSurgeResult(r.Result); text != "" {
-		parts = append(parts, text)
+	for _, text := range []string{describeStart(&r.Decision), r.Room.String(), describeSurgeResult(r.Result)} {
+		if text != "" {
+			parts = append(parts, text)
+		}
 	}
 	if r.Problem != "" {
 		parts = append(parts, r.Problem)

@@ -76,7 +76,7 @@ func (a *components) newSurges() (*surges, error) {
 func checkRoom(ctx context.Context, checker *room.Checker, pod kubeapi.Pod, reserve bool) surge.Room {
 	answer, err := checker.FindRoom(ctx, placement.PodKey{Namespace: pod.Namespace, Name: pod.Name}, pod.Spec.NodeName, reserve)
 	if err != nil {
-		return surge.Room{Fits: true, Detail: err.Error()}
+		return surge.Room{Fits: true, Detail: fmt.Sprintf("room for a successor of pod %s/%s is unknown: %v", pod.Namespace, pod.Name, err)}
 	}
 	return answer
 }

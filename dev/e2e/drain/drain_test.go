@@ -356,20 +356,31 @@ func TestCommandsExplainSurgesWithOneDecision(t *testing.T) {
 	f := newFixture(t, "surgewords")
 	f.runBlocked(1, time.Minute)
 	before := f.pods()
-	r := f.drain(exitDrained, f.node, "--surge", "--dry-run=server")
-	_, decision, found := strings.Cut(r.stdout, "  needed: ")
-	if !found {
-		t.Fatalf("no decision:\n%s%s", r.stdout, r.stderr)
+	explain := func(args ...string) string {
+		t.Helper()
+		out, err := testbed.NewCommand(f.ctx, t, "slipway", append(args, "--kubeconfig", f.Kubeconfig(), "--surge")...).CombinedOutput()
+		if err != nil {
+			t.Errorf("slipway %v: %v:\n%s", args, err, out)
+		}
+		return string(out)
 	}
-	decision, _, _ = strings.Cut(decision, "\n")
-	for _, args := range [][]string{{"why", "node/" + f.node}, {"plan"}} {
-		cmd := testbed.NewCommand(f.ctx, t, "slipway", append(args, "--kubeconfig", f.Kubeconfig(), "--surge")...)
-		out, err := cmd.CombinedOutput()
-		if err != nil || args[0] == "why" && !strings.Contains(string(out), "needed: "+decision) {
-			t.Errorf("slipway %v: %v, want %q in:\n%s", args, err, decision, out)
+	for _, c := range []struct {
+		verdict string
+		flags   []string
+		end     string // of the decision; other tests may change the room
+	}{{"  needed: ", nil, "; room: "}, {"  refused: ", []string{"--deadline", "10s"}, "\n"}} {
+		r := f.drain(exitDrained, append([]string{f.node, "--surge", "--dry-run=server"}, c.flags...)...)
+		_, decision, found := strings.Cut(r.stdout, c.verdict)
+		decision, _, ended := strings.Cut(decision, c.end)
+		if !found || !ended {
+			t.Fatalf("no decision:\n%s%s", r.stdout, r.stderr)
+		}
+		if out := explain(append([]string{"why", "node/" + f.node}, c.flags...)...); !strings.Contains(out, c.verdict+decision+c.end) {
+			t.Errorf("slipway why, want %q in:\n%s", c.verdict+decision+c.end, out)
 		}
 	}
-	r = f.drain(exitError, f.node, "--surge", "--surge-namespace", "missing")
+	explain("plan")
+	r := f.drain(exitError, f.node, "--surge", "--surge-namespace", "missing")
 	f.checkOutput(r, `namespace "missing" does not exist`, "kubectl create namespace missing")
 	f.checkPodsUnchanged(before)
 	if f.cordoned() {

@@ -19,6 +19,8 @@ type Report struct {
 	notice.Notice
 	// Deadline is when the interruption is due; zero if it has no deadline.
 	Deadline time.Time
+	// Forced is true if the interruption ends the processes of the instance. A Freeze only pauses them.
+	Forced bool
 	// Seen is when the agent first read the notice.
 	Seen time.Time
 	// Phase is the agent's progress: empty, cordoned, draining, drained, not-drained or acknowledged.
@@ -33,6 +35,7 @@ type recordState struct {
 	Notice   notice.Notice `json:"notice"`
 	Decision struct {
 		Deadline time.Time `json:"deadline"`
+		Forced   bool      `json:"forced"`
 	} `json:"decision"`
 	Seen struct {
 		First time.Time `json:"first"`
@@ -57,7 +60,7 @@ func ReadReports(annotations map[string]string) (reports []Report, problems []er
 		if s.Notice.ID == "" || s.Notice.Type == "" || !strings.EqualFold(r.Owner, ClaimOwner(s.Notice.Source, s.Notice.ID)) {
 			continue
 		}
-		reports = append(reports, Report{Notice: s.Notice, Deadline: s.Decision.Deadline, Seen: s.Seen.First, Phase: s.Phase})
+		reports = append(reports, Report{Notice: s.Notice, Deadline: s.Decision.Deadline, Forced: s.Decision.Forced, Seen: s.Seen.First, Phase: s.Phase})
 	}
 	return reports, problems
 }

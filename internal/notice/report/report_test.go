@@ -6,7 +6,7 @@ import (
 )
 
 const preempt = `{"owner":"azure-e1","reason":"r","since":"2026-01-01T00:00:00Z","state":{"notice":{"ID":"e1","Source":"azure",` +
-	`"Type":"Preempt","Status":"Scheduled"},"seen":{"first":"2026-01-01T00:00:00Z"},"decision":{"action":"drain",` +
+	`"Type":"Preempt","Status":"Scheduled"},"seen":{"first":"2026-01-01T00:00:00Z"},"decision":{"action":"drain","forced":true,` +
 	`"deadline":"2026-01-01T00:00:30Z"},"phase":"draining","later":"version"}}`
 
 func TestReportIsReadFromAgentRecord(t *testing.T) {
@@ -20,7 +20,7 @@ func TestReportIsReadFromAgentRecord(t *testing.T) {
 		t.Fatalf("%v, %v", reports, problems)
 	}
 	r := reports[0]
-	if r.ID != "e1" || r.Type != "Preempt" || r.Phase != "draining" || r.Deadline.Sub(r.Seen) != 30*time.Second {
+	if r.ID != "e1" || r.Type != "Preempt" || r.Phase != "draining" || !r.Forced || r.Deadline.Sub(r.Seen) != 30*time.Second {
 		t.Errorf("%+v", r)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -25,7 +26,7 @@ type Checker struct {
 	// Cluster returns the snapshot of the cluster, after it has all objects.
 	Cluster func(ctx context.Context) (Cluster, error)
 	Groups  GroupLister
-	// Templates returns the instance templates of a NodeGroup. It returns false if its cloud was not read yet.
+	// Templates returns the instance templates of a NodeGroup. known is false if its cloud may have more.
 	Templates func(group string) (templates []plan.Template, known bool)
 
 	mu           sync.Mutex
@@ -64,24 +65,13 @@ type launchable struct {
 	size        int32 // of the group, with the reserved instances
 }
 
-var (
-	// errPodUnknown is the error for a pod that the snapshot does not have yet, or no longer.
-	errPodUnknown = errors.New("the pod is not in the snapshot of the cluster")
-	// errTemplatesUnknown is the error if a group might launch an instance for the pod.
-	errTemplatesUnknown = errors.New("the cloud of a NodeGroup was not read yet")
-)
+// errPodUnknown is the error for a pod that the snapshot does not have yet, or no longer.
+var errPodUnknown = errors.New("the pod is not in the snapshot of the cluster")
 
 // FindRoom says where a second copy of a pod could run without the pod's node, beside the other successors. The error means that
-// this is unknown. If reserve is true, it reserves that room until Room.Release is called.
-func (c *Checker) FindRoom(ctx context.Context, pod placement.PodKey, node string, reserve bool) (surge.Room, error) {
-	room, err := c.findRoom(ctx, pod, node, reserve)
-	if err != nil {
-		return surge.Room{}, fmt.Errorf("room for a successor of pod %s: %w", pod, err)
-	}
-	return room, nil
-}
-
-func (c *Checker) findRoom(ctx context.Context, pod placement.PodKey, node string, reserve bool) (room surge.Room, err error) {
+// this is unknown, and says why without the name of the pod. If reserve is true, FindRoom reserves that room until Room.Release is
+// called.
+func (c *Checker) FindRoom(ctx context.Context, pod placement.PodKey, node string, reserve bool) (room surge.Room, err error) {
 	cluster, err := c.Cluster(ctx)
 	if err != nil {
 		return surge.Room{}, err
@@ -126,7 +116,7 @@ func (c *Checker) choosePlace(s *snapshot.Snapshot, pod placement.PodKey, node s
 	fork := s.Fork()
 	defer fork.Rollback()
 	instances := c.placeOtherSuccessors(s, fork, pod)
-	launchables, known := c.listLaunchables(groups, pod)
+	launchables, incomplete := c.listLaunchables(groups, pod)
 	templates := make([]planner.Template, len(launchables))
 	for i := range launchables {
 		templates[i] = launchables[i].Template
@@ -157,10 +147,11 @@ func (c *Checker) choosePlace(s *snapshot.Snapshot, pod placement.PodKey, node s
 			return reservation{i.name, i}, surge.Room{Fits: true, LaunchTime: t.joinTimeout, Detail: "needs one more instance of " + t.Name}, nil
 		}
 	}
-	if !known {
-		return reservation{}, surge.Room{}, errTemplatesUnknown
+	detail := "fits on no other node: " + found.Nodes.String()
+	if len(incomplete) > 0 { // one of them might launch an instance for the pod
+		return reservation{}, surge.Room{}, fmt.Errorf("%s; not all instance templates of NodeGroup %s are known", detail, strings.Join(incomplete, ", "))
 	}
-	return reservation{}, surge.Room{Detail: "fits on no other node: " + found.Nodes.String()}, nil
+	return reservation{}, surge.Room{Detail: detail}, nil
 }
 
 // placeOtherSuccessors places the other successors with a reservation, and returns the new instances for them by name.
@@ -185,10 +176,9 @@ func (c *Checker) placeOtherSuccessors(s *snapshot.Snapshot, fork snapshot.Fork,
 	return instances
 }
 
-// listLaunchables returns the templates that scale-up may launch now, beside the instances for other pods. known is false if a group
-// may have more.
-func (c *Checker) listLaunchables(groups []v1alpha1.NodeGroup, except placement.PodKey) (launchables []*launchable, known bool) {
-	known = true
+// listLaunchables returns the templates that scale-up may launch now, beside the instances for other pods. incomplete has the names
+// of the groups that may have more.
+func (c *Checker) listLaunchables(groups []v1alpha1.NodeGroup, except placement.PodKey) (launchables []*launchable, incomplete []string) {
 	for i := range groups {
 		g := &groups[i]
 		if g.Spec.ScaleUp == nil || g.Status.CloudSize == nil || acceptance.FromGroup(g).State != acceptance.Accepted {
@@ -203,8 +193,10 @@ func (c *Checker) listLaunchables(groups []v1alpha1.NodeGroup, except placement.
 		if g.Spec.MaxSize != nil && size >= *g.Spec.MaxSize {
 			continue
 		}
-		templates, read := c.Templates(g.Name)
-		known = known && read
+		templates, known := c.Templates(g.Name)
+		if !known {
+			incomplete = append(incomplete, g.Name)
+		}
 		for _, t := range templates {
 			if t.Node != nil && t.ClosedReason == nil {
 				launchables = append(launchables, &launchable{
@@ -213,5 +205,5 @@ func (c *Checker) listLaunchables(groups []v1alpha1.NodeGroup, except placement.
 			}
 		}
 	}
-	return launchables, known
+	return launchables, incomplete
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/provisioning/plan"
 	"github.com/slipway-dev/slipway/internal/surge"
 	"github.com/slipway-dev/slipway/internal/surge/room"
+	"github.com/slipway-dev/slipway/internal/testing/check"
 )
 
 type cluster struct{ *snapshot.Snapshot }
@@ -122,18 +123,24 @@ func TestSuccessorFitsLikeTheSchedulerSays(t *testing.T) {
 }
 
 func TestRoomIsUnknown(t *testing.T) {
-	for name, change := range map[string]func(f *fixture){
-		"pod is not in the snapshot":  func(f *fixture) { f.pods = nil },
-		"cloud was not read":          func(f *fixture) { f.unknown, f.large = true, plan.Template{}; f.b.Spec.Unschedulable = true },
-		"group has no templates, yet": func(f *fixture) { f.unknown, f.large.Node = true, nil; f.b.Spec.Unschedulable = true },
+	const ofNodes, ofGroup = "fits on no other node: ", "NodeGroup spot"
+	for name, c := range map[string]struct {
+		change func(f *fixture)
+		says   []string
+	}{
+		"pod is not in the snapshot":  {func(f *fixture) { f.pods = nil }, []string{"not in the snapshot"}},
+		"cloud was not read":          {func(f *fixture) { f.unknown, f.large = true, plan.Template{}; f.b.Spec.Unschedulable = true }, []string{ofNodes, ofGroup}},
+		"group has no templates, yet": {func(f *fixture) { f.unknown, f.large.Node = true, nil; f.b.Spec.Unschedulable = true }, []string{ofNodes, ofGroup}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, 1)
 			pod := keyOf(f.pods[0])
-			change(f)
-			if got, err := f.newChecker().FindRoom(t.Context(), pod, "a", true); err == nil {
-				t.Errorf("%+v, want an error", got)
+			c.change(f)
+			got, err := f.newChecker().FindRoom(t.Context(), pod, "a", true)
+			if err == nil {
+				t.Fatalf("%+v, want an error", got)
 			}
+			check.Contains(t, err.Error(), c.says...)
 		})
 	}
 }
