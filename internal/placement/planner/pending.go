@@ -16,6 +16,8 @@ type PendingPod struct {
 	FittingNodes []string `json:"fittingNodes,omitempty"`
 	// Nodes counts the other nodes by their reasons.
 	Nodes placement.ReasonCounts `json:"nodes,omitempty"`
+	// Undecidable is true if it is not known whether one of the other nodes would accept the pod.
+	Undecidable bool `json:"undecidable,omitempty"`
 	// NewInstances says, by template, whether a new instance would help: "fits", or the reasons why not.
 	NewInstances map[string]string `json:"newInstances,omitempty"`
 }
@@ -37,6 +39,7 @@ func JudgePendingPod(s *snapshot.Snapshot, key placement.PodKey, templates []Tem
 			out.FittingNodes = append(out.FittingNodes, n.Name())
 		} else {
 			counts.addVerdict(v)
+			out.Undecidable = out.Undecidable || v.Outcome == placement.Undecidable
 		}
 	}
 	out.Nodes = counts.sortByCount()

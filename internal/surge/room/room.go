@@ -148,7 +148,10 @@ func (c *Checker) choosePlace(s *snapshot.Snapshot, pod placement.PodKey, node s
 		}
 	}
 	detail := "fits on no other node: " + found.Nodes.String()
-	if len(incomplete) > 0 { // one of them might launch an instance for the pod
+	switch {
+	case found.Undecidable:
+		return reservation{}, surge.Room{}, fmt.Errorf("the scheduler has to decide: %s", found.Nodes)
+	case len(incomplete) > 0: // one of them might launch an instance for the pod
 		return reservation{}, surge.Room{}, fmt.Errorf("%s; not all instance templates of NodeGroup %s are known", detail, strings.Join(incomplete, ", "))
 	}
 	return reservation{}, surge.Room{Detail: detail}, nil

@@ -131,6 +131,7 @@ func TestRoomIsUnknown(t *testing.T) {
 		"pod is not in the snapshot":  {func(f *fixture) { f.pods = nil }, []string{"not in the snapshot"}},
 		"cloud was not read":          {func(f *fixture) { f.unknown, f.large = true, plan.Template{}; f.b.Spec.Unschedulable = true }, []string{ofNodes, ofGroup}},
 		"group has no templates, yet": {func(f *fixture) { f.unknown, f.large.Node = true, nil; f.b.Spec.Unschedulable = true }, []string{ofNodes, ofGroup}},
+		"another scheduler decides":   {func(f *fixture) { f.pods[0].Spec.SchedulerName = "other" }, []string{"the scheduler has to decide: ", "other"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, 1)
