@@ -308,6 +308,7 @@ func listViewerRights() []Permission {
 		newRights(storageGroup, "csidrivers", "list", "slipway plan and why"),
 		newRights(storageGroup, "volumeattachments", "list", "slipway plan and why"),
 		newRights("resource.k8s.io", "deviceclasses", "list", "slipway plan and why"),
+		changeRights(newRights("scheduling.k8s.io", "podgroups", "list", "slipway plan and why; otherwise each PodGroup counts as disruptionMode all"), setOptional),
 		newRights(slipwayGroup, "noderetirements", "list", "slipway status"),
 	)
 }

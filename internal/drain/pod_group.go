@@ -47,9 +47,9 @@ type groupState struct {
 	// releaseAt is when the pods are removed like all others, because of the deadline; zero is never.
 	releaseAt time.Time
 
-	mode         kubeapi.DisruptionMode // of a PodGroup; all for other groups
-	modeProblem  string                 // why the mode is unknown
-	modeAnswered bool                   // the first read of the mode has ended
+	mode         podrules.DisruptionMode // of a PodGroup; all for other groups
+	modeProblem  string                  // why the mode is unknown
+	modeAnswered bool                    // the first read of the mode has ended
 	readingMode  bool
 	nextModeRead time.Time
 }
@@ -62,11 +62,10 @@ func (g *groupState) String() string {
 	return fmt.Sprintf("%s (counts as disruptionMode all, because it cannot be read: %s)", g.Group, g.modeProblem)
 }
 
-// findGroup returns the group of a pod. A PodGroup with the mode single does not count, because its pods do not lose their
-// work together.
+// findGroup returns the group of a pod, as far as the mode of its PodGroup is known.
 func (d *Drain) findGroup(f *podrules.Facts, p *kubeapi.Pod) podrules.Group {
-	if g := d.groups[groupKey{p.Namespace, f.Group}]; g != nil && g.mode == kubeapi.DisruptionModeSingle {
-		return podrules.FindGroup(p.Labels, "")
+	if g := d.groups[groupKey{p.Namespace, f.Group}]; g != nil {
+		return f.Group.ResolveMode(p.Labels, g.mode)
 	}
 	return f.Group
 }
@@ -78,7 +77,7 @@ func (d *Drain) getOrAddGroup(p *podState) *groupState {
 	if g == nil {
 		g = &groupState{groupKey: key}
 		if p.group.Kind != podrules.PodGroup {
-			g.mode = kubeapi.DisruptionModeAll
+			g.mode = podrules.DisruptionModeAll
 		}
 		d.groups[key] = g
 	}
@@ -163,7 +162,7 @@ func (d *Drain) groupReleaseTime(g *groupState) (at time.Time) {
 // again, or zero.
 func (d *Drain) startModeReadIfDue(ctx context.Context, g *groupState, now time.Time) (retryAt time.Time) {
 	switch {
-	case g.mode != kubeapi.DisruptionModeUnknown || g.readingMode || d.ended:
+	case g.mode != podrules.DisruptionModeUnknown || g.readingMode || d.ended:
 		return time.Time{}
 	case now.Before(g.nextModeRead):
 		return g.nextModeRead
@@ -182,22 +181,22 @@ func (d *Drain) startModeReadIfDue(ctx context.Context, g *groupState, now time.
 }
 
 // readMode reads the mode of a PodGroup. The error says why the mode is unknown.
-func (d *Drain) readMode(ctx context.Context, key groupKey) (kubeapi.DisruptionMode, error) {
+func (d *Drain) readMode(ctx context.Context, key groupKey) (podrules.DisruptionMode, error) {
 	bounded, cancel := context.WithTimeout(ctx, minRequestTimeout)
 	defer cancel()
 	group, err := d.api.GetPodGroup(bounded, key.namespace, key.Name)
 	if err != nil {
-		return kubeapi.DisruptionModeUnknown, err
+		return podrules.DisruptionModeUnknown, err
 	}
-	mode := group.DisruptionMode()
-	if mode == kubeapi.DisruptionModeUnknown {
+	mode := podrules.ParseDisruptionMode(group.Spec.DisruptionMode)
+	if mode == podrules.DisruptionModeUnknown {
 		err = fmt.Errorf("its disruptionMode %s is not known", group.Spec.DisruptionMode)
 	}
 	return mode, err
 }
 
 // recordMode records the mode of a PodGroup. If its pods can be disrupted one by one, they leave the group.
-func (d *Drain) recordMode(g *groupState, mode kubeapi.DisruptionMode, err error) {
+func (d *Drain) recordMode(g *groupState, mode podrules.DisruptionMode, err error) {
 	if err != nil {
 		if !g.modeAnswered {
 			d.options.Logger.Warn("cannot read the disruptionMode of a PodGroup: it counts as all",
@@ -207,12 +206,12 @@ func (d *Drain) recordMode(g *groupState, mode kubeapi.DisruptionMode, err error
 		return
 	}
 	g.modeAnswered, g.mode, g.modeProblem = true, mode, ""
-	if mode != kubeapi.DisruptionModeSingle {
+	if mode != podrules.DisruptionModeSingle {
 		return
 	}
 	for _, p := range d.pods {
 		if p.pod.Namespace == g.namespace && p.group == g.Group {
-			p.group, p.wave, p.blocked = podrules.FindGroup(p.pod.Labels, ""), waveIndex(&p.pod, d.options.WaveBoundaries), BlockedPod{}
+			p.group, p.wave, p.blocked = g.Group.ResolveMode(p.pod.Labels, mode), waveIndex(&p.pod, d.options.WaveBoundaries), BlockedPod{}
 		}
 	}
 }
@@ -230,7 +229,7 @@ func (d *Drain) tryReleaseGroup(ctx context.Context, p *podState, now time.Time)
 	}
 	tracker := d.trackerFor(d.groupMethod())
 	switch {
-	case !g.modeAnswered && g.mode == kubeapi.DisruptionModeUnknown:
+	case !g.modeAnswered && g.mode == podrules.DisruptionModeUnknown:
 		g.block(ObstacleQueued, "the disruptionMode of "+g.String()+" is being read", now)
 		return time.Time{}
 	case !d.terms.TimeoutAt.IsZero() && d.terms.TimeoutAt.Sub(now) < groupRequestTime:
@@ -490,7 +489,7 @@ func (d *Drain) holdReleasedGroup(p *podState) {
 // for each that it could not read.
 func (d *Drain) readGroupsOfWaitingPods(ctx context.Context, now time.Time) (problems []string) {
 	for _, g := range d.collectGroups() {
-		if g.mode != kubeapi.DisruptionModeUnknown {
+		if g.mode != podrules.DisruptionModeUnknown {
 			continue
 		}
 		mode, err := d.readMode(ctx, g.groupKey)

@@ -1,7 +1,6 @@
 package kubeapi
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -19,44 +18,6 @@ type PodGroup struct {
 	Spec struct {
 		DisruptionMode json.RawMessage `json:"disruptionMode,omitempty"`
 	} `json:"spec"`
-}
-
-// DisruptionMode says whether the pods of a PodGroup can be disrupted one by one.
-type DisruptionMode string
-
-const (
-	// DisruptionModeUnknown is a mode of a later version of Kubernetes.
-	DisruptionModeUnknown DisruptionMode = ""
-	DisruptionModeSingle  DisruptionMode = "single"
-	DisruptionModeAll     DisruptionMode = "all"
-)
-
-// DisruptionMode returns the mode. It is {"all":{}} or {"single":{}} from v1alpha3 on, and "PodGroup" or "Pod" in
-// v1alpha2. The default is single.
-func (g *PodGroup) DisruptionMode() DisruptionMode {
-	raw := bytes.TrimSpace(g.Spec.DisruptionMode)
-	if len(raw) == 0 || bytes.Equal(raw, []byte("null")) {
-		return DisruptionModeSingle
-	}
-	var name string
-	if json.Unmarshal(raw, &name) == nil {
-		switch name {
-		case "Pod":
-			return DisruptionModeSingle
-		case "PodGroup":
-			return DisruptionModeAll
-		}
-		return DisruptionModeUnknown
-	}
-	var mode struct{ Single, All *struct{} }
-	switch err := json.Unmarshal(raw, &mode); {
-	case err != nil:
-	case mode.All != nil:
-		return DisruptionModeAll
-	case mode.Single != nil:
-		return DisruptionModeSingle
-	}
-	return DisruptionModeUnknown
 }
 
 // GetPodGroup reads one PodGroup, in the newest version that the API server serves. If it serves none, it returns an error.

@@ -598,6 +598,10 @@ func TestPodGroupModeIsReadFromTheAPIServer(t *testing.T) {
 	pdb := blocked.PodDisruptionBudget()
 	pdb.Spec.Selector.MatchLabels = map[string]string{"statefulset.kubernetes.io/pod-name": "together-0"}
 	f.run(pdb)
+	why, err := testbed.NewCommand(f.ctx, t, "slipway", "why", "node/"+f.node, "--kubeconfig", f.Kubeconfig()).CombinedOutput()
+	if out := string(why); err != nil || !strings.Contains(out, f.ns+"/PodGroup/together") || strings.Contains(out, "PodGroup/single") {
+		t.Errorf("slipway why: %v, want only the PodGroup together in:\n%s", err, out)
+	}
 	r := f.drain(exitTimeout, f.node, "--timeout", "10s")
 	f.checkOutput(r, "asks for all pods of PodGroup/together or for none, and pod "+f.ns+"/together-0 cannot be evicted")
 	evicted := map[string]int{}

@@ -1,5 +1,10 @@
 package pod
 
+import (
+	"bytes"
+	"encoding/json"
+)
+
 // Group names pods that lose their work together: if one of them is gone, its controller restarts all of them. The name is
 // unique in the namespace of the pods. The zero Group means that the pod has no group.
 type Group struct {
@@ -29,8 +34,55 @@ const (
 	jobSetIndex   = "jobset.sigs.k8s.io/job-index"
 )
 
-// FindGroup returns the group of a pod from its labels and spec.schedulingGroup.podGroupName. A PodGroup has priority. If
-// the disruptionMode of the PodGroup is known to be single, the caller passes an empty podGroup.
+// DisruptionMode says whether the pods of a PodGroup can be disrupted one by one.
+type DisruptionMode string
+
+const (
+	// DisruptionModeUnknown is a mode that was not read, or that a later version of Kubernetes has.
+	DisruptionModeUnknown DisruptionMode = ""
+	DisruptionModeSingle  DisruptionMode = "single"
+	DisruptionModeAll     DisruptionMode = "all"
+)
+
+// ParseDisruptionMode returns the mode in spec.disruptionMode of a PodGroup. It is {"all":{}} or {"single":{}} from v1alpha3 on,
+// and "PodGroup" or "Pod" in v1alpha2. The default is single.
+func ParseDisruptionMode(raw []byte) DisruptionMode {
+	raw = bytes.TrimSpace(raw)
+	if len(raw) == 0 || bytes.Equal(raw, []byte("null")) {
+		return DisruptionModeSingle
+	}
+	var name string
+	if json.Unmarshal(raw, &name) == nil {
+		switch name {
+		case "Pod":
+			return DisruptionModeSingle
+		case "PodGroup":
+			return DisruptionModeAll
+		}
+		return DisruptionModeUnknown
+	}
+	var mode struct{ Single, All *struct{} }
+	switch err := json.Unmarshal(raw, &mode); {
+	case err != nil:
+	case mode.All != nil:
+		return DisruptionModeAll
+	case mode.Single != nil:
+		return DisruptionModeSingle
+	}
+	return DisruptionModeUnknown
+}
+
+// ResolveMode returns the group that the pods of a group lose their work with. mode is the mode of a PodGroup. If it is single, only
+// the labels of the pod decide. If it is unknown, the PodGroup counts as all, so that no work is lost.
+func (g Group) ResolveMode(labels map[string]string, mode DisruptionMode) Group {
+	if g.Kind == PodGroup && mode == DisruptionModeSingle {
+		return FindGroup(labels, "")
+	}
+	return g
+}
+
+// FindGroup returns the group of a pod from its labels and spec.schedulingGroup.podGroupName. A PodGroup has priority, until
+// [Group.ResolveMode] is called with its mode.
 func FindGroup(labels map[string]string, podGroup string) Group {
 	if podGroup != "" {
 		return Group{PodGroup, podGroup}

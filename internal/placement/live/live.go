@@ -14,6 +14,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	schedulingv1alpha3 "k8s.io/api/scheduling/v1alpha3"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -32,7 +34,7 @@ import (
 
 // ReadClusterObjects reads a cluster once, page by page. A partial result would give wrong answers, so any error fails the whole
 // call. It reports all missing permissions together. Device classes may be missing, because clusters older than 1.34
-// do not serve this version.
+// do not serve this version. PodGroups may be missing, or must not be read: each then counts as disruptionMode all.
 func ReadClusterObjects(ctx context.Context, client kubernetes.Interface) (*saved.Objects, error) {
 	core, storage := client.CoreV1(), client.StorageV1()
 	o := saved.Objects{Time: time.Now()}
@@ -72,7 +74,41 @@ func ReadClusterObjects(ctx context.Context, client kubernetes.Interface) (*save
 	if err != nil && !apierrors.IsNotFound(err) {
 		return nil, err
 	}
+	if slices.ContainsFunc(o.Pods, func(p *corev1.Pod) bool { return p.Spec.SchedulingGroup != nil }) {
+		if o.PodGroups, err = readPodGroups(ctx, client); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) {
+			return nil, err
+		}
+	}
 	return &o, nil
+}
+
+// readPodGroups reads the PodGroups in the newest version that the API server serves.
+func readPodGroups(ctx context.Context, client kubernetes.Interface) (all []*schedulingv1beta1.PodGroup, err error) {
+	err = appendAllPages(ctx, client.SchedulingV1beta1().PodGroups("").List, &all)
+	if !apierrors.IsNotFound(err) {
+		return all, err
+	}
+	var older []*schedulingv1alpha3.PodGroup
+	err = appendAllPages(ctx, client.SchedulingV1alpha3().PodGroups("").List, &older)
+	for _, o := range older {
+		all = append(all, toPodGroup(o))
+	}
+	return all, err
+}
+
+// toPodGroup converts what placement reads from a PodGroup.
+func toPodGroup(o *schedulingv1alpha3.PodGroup) *schedulingv1beta1.PodGroup {
+	out := &schedulingv1beta1.PodGroup{ObjectMeta: o.ObjectMeta}
+	if mode := o.Spec.DisruptionMode; mode != nil {
+		out.Spec.DisruptionMode = &schedulingv1beta1.DisruptionMode{}
+		if mode.Single != nil {
+			out.Spec.DisruptionMode.Single = &schedulingv1beta1.SingleDisruptionMode{}
+		}
+		if mode.All != nil {
+			out.Spec.DisruptionMode.All = &schedulingv1beta1.AllDisruptionMode{}
+		}
+	}
+	return out
 }
 
 // appendAllPages appends all objects of one kind.
@@ -99,7 +135,8 @@ type Cluster struct {
 }
 
 // WatchCluster adds handlers to the informers that placement needs. It asks the API server once whether it serves device
-// classes. A server older than 1.34 does not, and its scheduler does not read them.
+// classes. A server older than 1.34 does not, and its scheduler does not read them. It watches no PodGroups, so each counts as
+// disruptionMode all. That matters little: the planner cannot tell where a pod of a PodGroup would be scheduled, and keeps its node.
 func WatchCluster(api discovery.ServerResourcesInterface, informers Informers, log *slog.Logger) (*Cluster, error) {
 	c := &Cluster{snapshot: snapshot.New(), log: log}
 	devices, err := isResourceServed(api, resourcev1.SchemeGroupVersion.WithResource("deviceclasses"))

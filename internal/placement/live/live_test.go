@@ -11,6 +11,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	schedulingv1alpha3 "k8s.io/api/scheduling/v1alpha3"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -151,6 +154,69 @@ func TestPodsCanArriveBeforeTheirNamespaces(t *testing.T) {
 		return err
 	})
 	must.NoError(t, err)
+}
+
+// newPodOfGroup returns a pod of the PodGroup gang.
+func newPodOfGroup() *corev1.Pod {
+	pod := placementtest.NewPod("train", 0, "a", 100, 64)
+	pod.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: new("gang")}
+	return pod
+}
+
+// newPodGroups returns the PodGroup gang with the mode single, in each version.
+func newPodGroups() map[string]runtime.Object {
+	meta := metav1.ObjectMeta{Namespace: "default", Name: "gang"}
+	return map[string]runtime.Object{
+		"v1beta1": &schedulingv1beta1.PodGroup{ObjectMeta: meta, Spec: schedulingv1beta1.PodGroupSpec{
+			DisruptionMode: &schedulingv1beta1.DisruptionMode{Single: &schedulingv1beta1.SingleDisruptionMode{}},
+		}},
+		"v1alpha3": &schedulingv1alpha3.PodGroup{ObjectMeta: meta, Spec: schedulingv1alpha3.PodGroupSpec{
+			DisruptionMode: &schedulingv1alpha3.DisruptionMode{Single: &schedulingv1alpha3.SingleDisruptionMode{}},
+		}},
+		"none": &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}},
+	}
+}
+
+// findGroupOfPod returns the group that the pod of newPodOfGroup counts in.
+func findGroupOfPod(s *snapshot.Snapshot) string {
+	return s.PodGroups.FindGroup(s.Pod(placement.PodKey{Namespace: "default", Name: "train-0"})).String()
+}
+
+func TestPodGroupsAreReadInTheServedVersion(t *testing.T) {
+	node, resource := placementtest.NewNode("a", "zone-a", 4, 16, 10), schema.GroupResource{Group: "scheduling.k8s.io", Resource: "podgroups"}
+	for version, object := range newPodGroups() {
+		for want, failure := range map[string]error{
+			"":              nil,
+			"PodGroup/gang": apierrors.NewForbidden(resource, "", errors.New("no right")),
+		} {
+			client := fake.NewClientset(node, newPodOfGroup(), object)
+			client.PrependReactor("list", "podgroups", func(a clienttesting.Action) (bool, runtime.Object, error) {
+				if a.GetResource().Version == version {
+					return failure != nil, nil, failure
+				}
+				return true, nil, apierrors.NewNotFound(resource, "")
+			})
+			if version == "none" {
+				want = "PodGroup/gang"
+			}
+			o, err := live.ReadClusterObjects(t.Context(), client)
+			must.NoError(t, err)
+			for _, format := range []saved.Format{saved.Compact, saved.JSON} {
+				var file bytes.Buffer
+				must.NoError(t, o.WriteReduced(&file, format))
+				reread, err := saved.Decode(file.Bytes())
+				must.NoError(t, err)
+				s, err := reread.BuildSnapshot()
+				must.NoError(t, err)
+				check.Is(t, want, findGroupOfPod(s), version, failure)
+			}
+		}
+	}
+	client := fake.NewClientset(node, newPodOfGroup())
+	client.PrependReactor("list", "podgroups", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, errors.New("connection refused")
+	})
+	check.ErrorContains(t, check.Err(live.ReadClusterObjects(t.Context(), client)), "connection refused")
 }
 
 func TestDiscoveryErrorIsReturned(t *testing.T) {

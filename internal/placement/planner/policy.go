@@ -47,19 +47,22 @@ type PodGroup struct {
 	Pods int `json:"pods"`
 }
 
-// listPodGroups returns the groups with pods that the removal of a node evicts, by name. It does not read the
-// disruptionMode of a PodGroup, so each PodGroup counts.
+// listPodGroups returns the groups with pods that the removal of a node evicts, by name.
 func (p *planRun) listPodGroups(n *filter.Node) []PodGroup {
 	var pods map[string]int
 	for _, pod := range n.Pods {
 		if pod.Facts.Group.IsZero() || pod.IsMovedByPlan() {
 			continue
 		}
+		group := p.s.PodGroups.FindGroup(pod)
+		if group.IsZero() {
+			continue
+		}
 		if fate, _ := p.rules.judgePod(pod); fate <= podEnds {
 			if pods == nil {
 				pods = map[string]int{}
 			}
-			pods[pod.Key.Namespace+"/"+pod.Facts.Group.String()]++
+			pods[pod.Key.Namespace+"/"+group.String()]++
 		}
 	}
 	var groups []PodGroup

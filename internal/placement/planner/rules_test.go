@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -398,6 +399,49 @@ func TestNodesWithoutPodGroupsAreRemovedFirst(t *testing.T) {
 	}
 }
 
+func TestPodGroupsWithModeSingleMakeNoNodeWorse(t *testing.T) {
+	c := &placementtest.Cluster{}
+	modes := map[string]*schedulingv1beta1.DisruptionMode{
+		"all": {All: &schedulingv1beta1.AllDisruptionMode{}}, "default": nil, "later": {}, "single": {Single: &schedulingv1beta1.SingleDisruptionMode{}},
+	}
+	for i, name := range []string{"all", "default", "later", "missing", "single"} {
+		c.Nodes = append(c.Nodes, placementtest.NewNode(name, "zone-a", 16, 64, 50))
+		pod := placementtest.NewPod(name, i, name, 10, 10)
+		pod.OwnerReferences = nil // where it would be scheduled is not known
+		pod.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: &name}
+		c.Pods = append(c.Pods, pod)
+		if mode, exists := modes[name]; exists {
+			c.PodGroups = append(c.PodGroups, &schedulingv1beta1.PodGroup{
+				ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: name}, Spec: schedulingv1beta1.PodGroupSpec{DisruptionMode: mode},
+			})
+		}
+	}
+	worker := placementtest.NewPod("worker", 0, "single", 10, 10)
+	worker.OwnerReferences = nil
+	worker.Labels = map[string]string{"leaderworkerset.sigs.k8s.io/name": "llm", "leaderworkerset.sigs.k8s.io/group-key": "k"}
+	worker.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: new("single")}
+	evictUnmanaged := planner.Options{PodRules: podrules.VoluntaryPolicy().WithAction(podrules.RuleUnmanaged, podrules.Evict)}
+	rankNodes := func(s *snapshot.Snapshot) string {
+		t.Helper()
+		var ranked []string
+		for _, r := range planner.RankNodes(s, planner.LeastPods, evictUnmanaged) {
+			check.Is(t, true, r.Removable, r)
+			ranked = append(ranked, fmt.Sprint(r.Node, r.Groups))
+		}
+		return strings.Join(ranked, " ")
+	}
+	s, err := c.BuildSnapshot()
+	must.NoError(t, err)
+	check.Is(t, "default0 single0 all1 later1 missing1", rankNodes(s))
+	must.NoError(t, s.SetPod(worker)) // its labels count without the PodGroup
+	check.Is(t, "default0 all1 later1 missing1 single1", rankNodes(s))
+	e, err := planner.PlanEvacuation(s, "single", planner.LeastPods, evictUnmanaged)
+	must.NoError(t, err)
+	check.Equal(t, []planner.PodGroup{{Name: "default/LeaderWorkerSet/llm/k", Pods: 1}}, e.Groups)
+	must.NoError(t, s.PodGroups.Delete(placement.PodKey{Namespace: "default", Name: "default"}))
+	check.Is(t, "all1 default1 later1 missing1 single1", rankNodes(s))
+}
+
 func TestInvalidRequestsAreRejected(t *testing.T) {
 	s, err := placementtest.NewTwoNodeCluster().BuildSnapshot()
 	must.NoError(t, err)
@@ -406,7 +450,7 @@ func TestInvalidRequestsAreRejected(t *testing.T) {
 	check.ErrorContains(t, check.Err(planner.PackPods(s, []placement.PodKey{{Namespace: "default", Name: "web-0"}}, nil, planner.LeastCost)))
 	check.ErrorContains(t, check.Err(planner.PackPods(s, nil, []planner.Template{{Name: "empty"}}, planner.LeastCost)))
 	for _, err := range []error{
-		s.SetNode(nil), s.SetPod(nil), s.SetNode(&corev1.Node{}), s.SetPod(&corev1.Pod{}), s.SetNamespace(nil),
+		s.SetNode(nil), s.SetPod(nil), s.SetNode(&corev1.Node{}), s.SetPod(&corev1.Pod{}), s.SetNamespace(nil), s.PodGroups.Set(nil),
 		s.Storage.SetPersistentVolumeClaim(nil), s.Storage.SetPersistentVolume(nil), s.Storage.SetStorageClass(nil), s.Storage.SetCSINode(nil), s.Storage.SetCSIDriver(nil),
 		s.Storage.SetVolumeAttachment(nil), s.Storage.SetDeviceClass(nil), s.PDBs.Set(nil),
 	} {

@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	storagev1 "k8s.io/api/storage/v1"
 )
 
@@ -23,6 +24,7 @@ func (r *redactor) copyObjects(o *Objects) *Objects {
 	out.CSIDrivers = mapList(o.CSIDrivers, r.copyCSIDriver)
 	out.Attachments = mapList(o.Attachments, r.copyAttachment)
 	out.DeviceClasses = mapList(o.DeviceClasses, r.copyDeviceClass)
+	out.PodGroups = mapList(o.PodGroups, r.copyPodGroup)
 	return out
 }
 
@@ -171,6 +173,13 @@ func (r *redactor) copyAttachment(o *storagev1.VolumeAttachment) *storagev1.Volu
 		a.Spec.Source.PersistentVolumeName = &name
 	}
 	return a
+}
+
+func (r *redactor) copyPodGroup(o *schedulingv1beta1.PodGroup) *schedulingv1beta1.PodGroup {
+	return &schedulingv1beta1.PodGroup{
+		ObjectMeta: r.copyMeta(&o.ObjectMeta, r.replaceNamespaceUnlessKubeSystem(o.Namespace), r.replaceName(podGroups, o.Name), nil, nil),
+		Spec:       schedulingv1beta1.PodGroupSpec{DisruptionMode: o.Spec.DisruptionMode},
+	}
 }
 
 func (r *redactor) copyDeviceClass(o *resourcev1.DeviceClass) *resourcev1.DeviceClass {

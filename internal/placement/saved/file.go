@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	storagev1 "k8s.io/api/storage/v1"
 )
 
@@ -110,6 +111,7 @@ func (o *Objects) listSections() []section {
 		newSection[storagev1.CSIDriver](10, "CSI driver", &o.CSIDrivers),
 		newSection[storagev1.VolumeAttachment](11, "attachment", &o.Attachments),
 		newSection[resourcev1.DeviceClass](12, "device class", &o.DeviceClasses),
+		newSection[schedulingv1beta1.PodGroup](13, "PodGroup", &o.PodGroups),
 	}
 }
 

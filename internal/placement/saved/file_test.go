@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	storagev1 "k8s.io/api/storage/v1"
 	"pgregory.net/rapid"
 
@@ -107,9 +108,10 @@ func TestObjectsWithoutContentCanBeSaved(t *testing.T) {
 		o.CSIDrivers = append(o.CSIDrivers, &storagev1.CSIDriver{})
 		o.Attachments = append(o.Attachments, &storagev1.VolumeAttachment{})
 		o.DeviceClasses = append(o.DeviceClasses, &resourcev1.DeviceClass{})
+		o.PodGroups = append(o.PodGroups, &schedulingv1beta1.PodGroup{})
 	}
 	reread, err := saved.Decode(writeObjects(t, o, saved.Compact))
-	check.Not(t, err != nil || len(reread.Pods) != 1000 || len(reread.DeviceClasses) != 1000, "%v", err)
+	check.Not(t, err != nil || len(reread.Pods) != 1000 || len(reread.DeviceClasses) != 1000 || len(reread.PodGroups) != 1000, "%v", err)
 }
 
 func TestWriteErrorIsReturned(t *testing.T) {

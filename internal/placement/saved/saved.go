@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
@@ -29,6 +30,7 @@ type Objects struct {
 	CSIDrivers     []*storagev1.CSIDriver          `json:"csiDrivers,omitempty"`
 	Attachments    []*storagev1.VolumeAttachment   `json:"attachments,omitempty"`
 	DeviceClasses  []*resourcev1.DeviceClass       `json:"deviceClasses,omitempty"`
+	PodGroups      []*schedulingv1beta1.PodGroup   `json:"podGroups,omitempty"`
 }
 
 // BuildSnapshot builds a snapshot from the objects.
@@ -39,7 +41,7 @@ func (o *Objects) BuildSnapshot() (*snapshot.Snapshot, error) {
 		setAll(o.PDBs, s.PDBs.Set), setAll(o.Claims, s.Storage.SetPersistentVolumeClaim),
 		setAll(o.Volumes, s.Storage.SetPersistentVolume), setAll(o.StorageClasses, s.Storage.SetStorageClass), setAll(o.CSINodes, s.Storage.SetCSINode),
 		setAll(o.CSIDrivers, s.Storage.SetCSIDriver), setAll(o.Attachments, s.Storage.SetVolumeAttachment),
-		setAll(o.DeviceClasses, s.Storage.SetDeviceClass))
+		setAll(o.DeviceClasses, s.Storage.SetDeviceClass), setAll(o.PodGroups, s.PodGroups.Set))
 }
 
 func setAll[T any](list []T, setOne func(T) error) error {

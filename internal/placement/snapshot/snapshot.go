@@ -39,8 +39,9 @@ type Snapshot struct {
 	Search NodeSearch
 	// Storage receives the events about volumes and devices.
 	Storage filter.Storage
-	// PDBs receives the events about PodDisruptionBudgets.
-	PDBs PDBs
+	// PDBs receives the events about PodDisruptionBudgets, and PodGroups those about PodGroups.
+	PDBs      PDBs
+	PodGroups PodGroups
 }
 
 // New returns an empty snapshot.
@@ -53,6 +54,7 @@ func New() *Snapshot {
 		nominated:     nominations{},
 		facts:         factsTable{byValue: map[podrules.Facts]*filter.SharedFacts{}},
 	}
+	s.PodGroups = PodGroups{journal: &s.journal, modes: map[placement.PodKey]podrules.DisruptionMode{}}
 	s.index, s.Search = newIndex(&s.Nodes), NodeSearch{nodes: &s.Nodes, journal: &s.journal}
 	s.Storage, s.PDBs = filter.NewStorage(s.journal.countEventUnlessForked, s.Nodes.byName), newPDBs(&s.journal)
 	s.Filters = filter.Chain{Storage: &s.Storage, Resources: s.index.resources}
