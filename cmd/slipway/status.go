@@ -50,6 +50,7 @@ type groupStatus struct {
 	UnavailableNodes map[string]string `json:"unavailableNodes,omitempty"` // node name to reason
 	idleStatus
 	scalingStatus
+	priceStatus
 }
 
 type retiringStatus struct {
@@ -164,7 +165,7 @@ func readStatus(ctx context.Context, c client.Reader, names []string) (clusterSt
 			return clusterStatus{}, err
 		}
 		s := toGroupStatus(g, nodes)
-		s.idleStatus, s.scalingStatus = readIdleStatus(ctx, cluster, g), toScalingStatus(cluster, g)
+		s.idleStatus, s.scalingStatus, s.priceStatus = readIdleStatus(ctx, cluster, g), toScalingStatus(cluster, g), toPriceStatus(cluster, g)
 		status.Groups = append(status.Groups, s)
 	}
 	for _, g := range findUnlistedGroups(cluster, retiring) {
@@ -208,8 +209,9 @@ func (s clusterStatus) printTable(w io.Writer, wide bool) error {
 	if wide && len(s.Groups) > 0 {
 		fmt.Fprintln(t)
 	}
+	prices := wide && s.hasPrices()
 	if len(s.Groups) > 0 {
-		fmt.Fprintln(t, "GROUP\tACCEPTED\tCLOUD\tMIN\tMAX\tNODES\tUNAVAILABLE\tRETIRING\tALLOWED DISRUPTIONS")
+		fmt.Fprintf(t, "GROUP\tACCEPTED\tCLOUD\tMIN\tMAX\tNODES\tUNAVAILABLE\tRETIRING\tALLOWED DISRUPTIONS%s\n", priceColumn(prices, "PRICE"))
 	}
 	for _, g := range s.Groups {
 		minSize, maxSize, allowed := fmt.Sprint(g.MinSize), unknownValue, fmt.Sprint(g.AllowedDisruptions)
@@ -219,11 +221,11 @@ func (s clusterStatus) printTable(w io.Writer, wide bool) error {
 		if g.Unlisted {
 			minSize, allowed = unknownValue, unknownValue
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\n", g.Name, g.Accepted, g.Cloud, minSize, maxSize, g.Nodes, g.Unavailable,
-			g.Retiring, allowed)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s%s\n", g.Name, g.Accepted, g.Cloud, minSize, maxSize, g.Nodes, g.Unavailable,
+			g.Retiring, allowed, priceColumn(prices, g.Price))
 	}
-	s.printIdleNodes(t)
-	s.printScaling(t)
+	s.printIdleNodes(t, prices)
+	s.printScaling(t, prices)
 	s.printRetiring(t, wide)
 	s.printNotices(t, wide)
 	s.printMissing(t, wide)

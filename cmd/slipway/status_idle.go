@@ -49,7 +49,7 @@ func readIdleStatus(ctx context.Context, cluster *nodegroup.Cluster, g *v1alpha1
 	return s
 }
 
-func (s clusterStatus) printIdleNodes(w io.Writer) {
+func (s clusterStatus) printIdleNodes(w io.Writer, prices bool) {
 	for _, g := range s.Groups {
 		if g.Refusal != "" {
 			fmt.Fprintf(w, "\n%s is not managed: %s\n", g.Name, g.Refusal)
@@ -62,7 +62,7 @@ func (s clusterStatus) printIdleNodes(w io.Writer) {
 	for _, g := range s.Groups {
 		for _, d := range g.Idle {
 			if !hasHeader {
-				fmt.Fprintln(w, "\nIDLE NODE\tGROUP\tFOR\tREMOVABLE IN\tVERDICT\tREASONS")
+				fmt.Fprintf(w, "\nIDLE NODE\tGROUP\tFOR\tREMOVABLE IN%s\tVERDICT\tREASONS\n", priceColumn(prices, "PRICE"))
 				hasHeader = true
 			}
 			left := "now"
@@ -72,8 +72,8 @@ func (s clusterStatus) printIdleNodes(w io.Writer) {
 			if d.Verdict == nodegroup.VerdictBlocked {
 				left = "-"
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", d.Node, g.Name, duration.HumanDuration(time.Since(*d.IdleSince)), left, d.Verdict,
-				nodegroup.JoinReasons(d.Reasons))
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s%s\t%s\t%s\n", d.Node, g.Name, duration.HumanDuration(time.Since(*d.IdleSince)), left,
+				priceColumn(prices, g.NodePrices[d.Node]), d.Verdict, nodegroup.JoinReasons(d.Reasons))
 		}
 	}
 }

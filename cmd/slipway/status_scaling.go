@@ -47,7 +47,7 @@ func toScalingStatus(cluster *nodegroup.Cluster, g *v1alpha1.NodeGroup) (s scali
 	return s
 }
 
-func (s clusterStatus) printScaling(w io.Writer) {
+func (s clusterStatus) printScaling(w io.Writer, prices bool) {
 	for _, g := range s.Groups {
 		if g.Provisioning > 0 {
 			fmt.Fprintf(w, "\n%s: %d instances are provisioning\n", g.Name, g.Provisioning)
@@ -61,14 +61,14 @@ func (s clusterStatus) printScaling(w io.Writer) {
 	for _, g := range s.Groups {
 		for _, n := range g.Underutilized {
 			if !hasHeader {
-				fmt.Fprintln(w, "\nUNDERUTILIZED NODE\tGROUP\tFOR\tREMOVABLE IN")
+				fmt.Fprintf(w, "\nUNDERUTILIZED NODE\tGROUP\tFOR\tREMOVABLE IN%s\n", priceColumn(prices, "PRICE"))
 				hasHeader = true
 			}
 			left := "now"
 			if until := time.Until(n.RemovableAt); until > 0 {
 				left = duration.HumanDuration(until)
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", n.Node, g.Name, duration.HumanDuration(time.Since(n.Since)), left)
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s%s\n", n.Node, g.Name, duration.HumanDuration(time.Since(n.Since)), left, priceColumn(prices, g.NodePrices[n.Node]))
 		}
 	}
 }

@@ -10,9 +10,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/nodegroup"
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
@@ -35,6 +37,65 @@ func TestStatusShowsGroupsKnownOnlyByTheirMarks(t *testing.T) {
 	}
 	if got := strings.Join(rows, "\n"); got != "ci Unknown - - - 1 1 0 -\ngpu Unknown - - - 0 0 0 -" {
 		t.Errorf("%s", out.String())
+	}
+}
+
+func TestWideStatusShowsPricesAsTopDoes(t *testing.T) {
+	scheme := runtime.NewScheme()
+	must.NoError(t, errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)))
+	newGroup := func(name, cost string) *v1alpha1.NodeGroup {
+		g := &v1alpha1.NodeGroup{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec:       v1alpha1.NodeGroupSpec{NodeSelector: metav1.LabelSelector{MatchLabels: map[string]string{"pool": name}}},
+			Status:     v1alpha1.NodeGroupStatus{Provisioning: &v1alpha1.ProvisioningStatus{Learned: []v1alpha1.LearnedTemplate{{Name: "d4", Cost: cost}}}},
+		}
+		g.Spec.Cloud.Provider, g.Spec.Cloud.Group = "azure", name
+		return g
+	}
+	newNode := func(name, group, price string) *corev1.Node {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"pool": group}}}
+		if price != "" {
+			n.Labels["eks-node-viewer/instance-price"] = price
+		}
+		return n
+	}
+	for name, c := range map[string]struct {
+		cost, price string // of the type, and on one Node of the group mixed
+		want        map[string]string
+	}{
+		"costs of the groups": {"0.0416", "", map[string]string{"ci": "0.0832", "mixed": "-"}},
+		"one label":           {"", "0.3", map[string]string{"ci": "-", "mixed": "-"}},
+		"no price":            {"", "", nil},
+	} {
+		objects := []client.Object{newGroup("ci", c.cost), newNode("a", "ci", ""), newNode("b", "ci", ""), newGroup("mixed", ""), newNode("c", "mixed", c.price), newNode("d", "mixed", "")}
+		status, err := readStatus(t.Context(), fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build(), nil)
+		must.NoError(t, err)
+		for wide, want := range map[bool]map[string]string{true: c.want, false: nil} {
+			var out bytes.Buffer
+			must.NoError(t, status.printTable(&out, wide))
+			if shows := strings.Contains(out.String(), "ALLOWED DISRUPTIONS   PRICE\n"); shows != (want != nil) {
+				t.Errorf("%s, wide %t: the price is shown: %t, want %t:\n%s", name, wide, shows, want != nil, out.String())
+			}
+			for _, line := range strings.Split(out.String(), "\n") {
+				cells := strings.Fields(line)
+				if len(cells) > 2 && cells[1] == "Unknown" && want[cells[0]] != "" && cells[len(cells)-1] != want[cells[0]] {
+					t.Errorf("%s: %q, want the price %s", name, line, want[cells[0]])
+				}
+			}
+		}
+	}
+	since := metav1.Now()
+	s := clusterStatus{Groups: []groupStatus{{
+		Name: "ci", idleStatus: idleStatus{Idle: []nodegroup.Decision{{Node: "a", IdleSince: &since.Time, RemovableAt: &since.Time}, {Node: "b", IdleSince: &since.Time, RemovableAt: &since.Time}}},
+		scalingStatus: scalingStatus{Underutilized: []underutilizedNode{{Node: "a"}}},
+		priceStatus:   priceStatus{NodePrices: map[string]string{"a": "0.04"}},
+	}}}
+	for wide, want := range map[bool]int{false: 0, true: 2} {
+		var out bytes.Buffer
+		must.NoError(t, s.printTable(&out, wide))
+		if got := strings.Count(out.String(), "0.04"); got != want {
+			t.Errorf("wide %t: %d prices of nodes, want %d:\n%s", wide, got, want, out.String())
+		}
 	}
 }
 

@@ -161,7 +161,7 @@ func (b *builder) findGroupOfRetirement(rt *v1alpha1.NodeRetirement) string {
 func (b *builder) buildNode(n *corev1.Node, g *v1alpha1.NodeGroup) Node {
 	out := Node{
 		Name: n.Name, HasNode: true, Activity: b.describeNode(n, g), CreatedAt: n.CreationTimestamp.Time,
-		InstanceType: n.Labels[corev1.LabelInstanceTypeStable], Zone: n.Labels[corev1.LabelTopologyZone], Price: findPrice(n, g),
+		InstanceType: n.Labels[corev1.LabelInstanceTypeStable], Zone: n.Labels[corev1.LabelTopologyZone], Price: FindPrice(n, g),
 	}
 	if load, known := b.Loads[n.Name]; known {
 		out.Load = &load
@@ -175,10 +175,10 @@ func (b *builder) buildNode(n *corev1.Node, g *v1alpha1.NodeGroup) Node {
 // priceLabel is the label that eks-node-viewer reads and some providers of Karpenter set. Its value is the price of one hour.
 const priceLabel = "eks-node-viewer/instance-price"
 
-// findPrice returns the price of a Node's instance for one hour. It is the value of the Node's label, or else the cost that
+// FindPrice returns the price of a Node's instance for one hour. It is the value of the Node's label, or else the cost that
 // the manager has recorded for the instance type. If it has recorded none under the name in the Node's label, it is the cost
 // that all types of the group have. It returns 0 if the price is unknown.
-func findPrice(n *corev1.Node, g *v1alpha1.NodeGroup) float64 {
+func FindPrice(n *corev1.Node, g *v1alpha1.NodeGroup) float64 {
 	if price := parsePrice(n.Labels[priceLabel]); price > 0 {
 		return price
 	}

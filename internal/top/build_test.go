@@ -189,13 +189,13 @@ func TestPriceIsFromLabelElseFromRecordedCost(t *testing.T) {
 			n.Labels[priceLabel] = tt.label
 		}
 		g.Status.Provisioning = &v1alpha1.ProvisioningStatus{Learned: tt.recorded}
-		if got := findPrice(&n, &g); got != tt.want {
+		if got := FindPrice(&n, &g); got != tt.want {
 			t.Errorf("%s: %v, want %v", name, got, tt.want)
 		}
 	}
 	outside := newNode("n", "")
 	outside.Labels[priceLabel] = "0.05"
-	if got := findPrice(&outside, nil); got != 0.05 {
+	if got := FindPrice(&outside, nil); got != 0.05 {
 		t.Errorf("without group: %v", got)
 	}
 }

@@ -82,7 +82,7 @@ func (on Screen) measureColumns(s State) columns {
 			fit(&full.instanceType, n.InstanceType, "TYPE ")
 			fit(&full.zone, n.Zone, "ZONE ")
 			fit(&full.age, n.formatAge(on.Now), "AGE ")
-			fit(&full.price, formatPrice(n.Price), "PRICE ")
+			fit(&full.price, FormatPrice(n.Price), "PRICE ")
 			if n.Load != nil {
 				fit(&full.cpuAmount, formatCPU(n.Load), "")
 				fit(&full.memoryAmount, formatMemory(n.Load), "")
@@ -160,7 +160,7 @@ func (on Screen) renderCells(n Node, c columns) string {
 	}
 	return joinCells([]cell{
 		{width: c.name, text: screen.ShortenName(n.Name, c.name)}, {width: c.instanceType, text: orDash(n.InstanceType)}, {width: c.zone, text: orDash(n.Zone)},
-		{width: c.age, text: orDash(n.formatAge(on.Now))}, {width: c.price, text: orDash(formatPrice(n.Price))}, {width: c.pods, text: pods},
+		{width: c.age, text: orDash(n.formatAge(on.Now))}, {width: c.price, text: orDash(FormatPrice(n.Price))}, {width: c.pods, text: pods},
 		{width: c.bar, text: on.renderLoadBar(n.Load, c.bar, planner.Utilization.CPUPercent)}, {width: c.cpu, text: formatPercent(n.Load, planner.Utilization.CPUPercent)},
 		{width: c.cpuAmount, text: formatCPU(n.Load)},
 		{width: c.bar, text: on.renderLoadBar(n.Load, c.bar, planner.Utilization.MemoryPercent)}, {width: c.memory, text: formatPercent(n.Load, planner.Utilization.MemoryPercent)},
@@ -190,8 +190,8 @@ func formatPercent(l *planner.Utilization, percent func(planner.Utilization) flo
 	return fmt.Sprintf("%3.0f%%", min(percent(*l), 999))
 }
 
-// formatPrice returns a price with at most four significant digits, or as a whole number. It returns "" if it is unknown.
-func formatPrice(price float64) string {
+// FormatPrice returns a price with at most four significant digits, or as a whole number. It returns "" if it is unknown.
+func FormatPrice(price float64) string {
 	switch {
 	case price == 0:
 		return ""
