@@ -28,6 +28,7 @@ func TestRequestsHaveTheExactShape(t *testing.T) {
 	limited, dry := removal, removal
 	limited.GracePeriodSeconds, dry.DryRun = &grace, true
 	deployment, two := ObjectRef{"apps/v1", "Deployment", "shop", "web"}, int32(2)
+	controller := ObjectRef{"v1", "ReplicationController", "shop", "web"}
 
 	tests := map[string]struct {
 		call func(context.Context, *Client) error
@@ -191,6 +192,25 @@ func TestRequestsHaveTheExactShape(t *testing.T) {
 		"a deployment": {
 			func(ctx context.Context, c *Client) error { _, err := c.GetWorkload(ctx, deployment); return err },
 			shape{"GET", "/apis/apps/v1/namespaces/shop/deployments/web", "", nil},
+		},
+		"a ReplicationController": {
+			func(ctx context.Context, c *Client) error { _, err := c.GetWorkload(ctx, controller); return err },
+			shape{"GET", "/api/v1/namespaces/shop/replicationcontrollers/web", "", nil},
+		},
+		"the size of a ReplicationController": {
+			func(ctx context.Context, c *Client) error {
+				return c.SetReplicas(ctx, SizeChange{Object: controller, UID: "u-1", ResourceVersion: "7", Size: &two, FieldManager: "m"})
+			},
+			shape{"PUT", "/api/v1/namespaces/shop/replicationcontrollers/web/scale?fieldManager=m", "application/json", decoded(`{
+				"apiVersion":"autoscaling/v1","kind":"Scale","metadata":{"name":"web","namespace":"shop","uid":"u-1",
+				"resourceVersion":"7"},"spec":{"replicas":2}}`)},
+		},
+		"a CloneSet": {
+			func(ctx context.Context, c *Client) error {
+				_, err := c.GetWorkload(ctx, ObjectRef{"apps.kruise.io/v1alpha1", "CloneSet", "shop", "web"})
+				return err
+			},
+			shape{"GET", "/apis/apps.kruise.io/v1alpha1/namespaces/shop/clonesets/web", "", nil},
 		},
 		"the size of a deployment": {
 			func(ctx context.Context, c *Client) error {

@@ -21,19 +21,25 @@ type ObjectRef struct {
 var resourceNames = map[string]string{
 	"Deployment":              "deployments",
 	"ReplicaSet":              "replicasets",
+	"ReplicationController":   "replicationcontrollers",
 	"Rollout":                 "rollouts",
+	"CloneSet":                "clonesets",
 	"HorizontalPodAutoscaler": "horizontalpodautoscalers",
 	"ScaledObject":            "scaledobjects",
 }
 
 func (r ObjectRef) path(subresource ...string) ([]string, error) {
 	group, version, _ := strings.Cut(r.APIVersion, "/")
-	resource, ok := resourceNames[r.Kind]
-	if !ok || version == "" {
-		return nil, fmt.Errorf("%s %s/%s: apiVersion %q, kind %q: want a Deployment, ReplicaSet, Rollout, "+
-			"HorizontalPodAutoscaler or ScaledObject with its API group", r.Kind, r.Namespace, r.Name, r.APIVersion, r.Kind)
+	root := []string{"apis", group, version}
+	if r.Kind == "ReplicationController" && r.APIVersion == "v1" {
+		root = []string{"api", "v1"}
 	}
-	return append([]string{"apis", group, version, "namespaces", r.Namespace, resource, r.Name}, subresource...), nil
+	resource, ok := resourceNames[r.Kind]
+	if !ok || slices.Contains(root, "") {
+		return nil, fmt.Errorf("%s %s/%s: apiVersion %q, kind %q: want a Deployment, ReplicaSet, ReplicationController, Rollout, "+
+			"CloneSet, HorizontalPodAutoscaler or ScaledObject with its API group", r.Kind, r.Namespace, r.Name, r.APIVersion, r.Kind)
+	}
+	return slices.Concat(root, []string{"namespaces", r.Namespace, resource, r.Name}, subresource), nil
 }
 
 // ManagedMeta is [ObjectMeta] with the generation and the field managers.
@@ -64,7 +70,8 @@ func (m *ManagedMeta) SpecFieldManagers(field string) []string {
 	return managers
 }
 
-// Workload holds the fields of a Deployment, a ReplicaSet or an Argo Rollout that are read.
+// Workload holds the fields of a Deployment, a ReplicaSet, a ReplicationController, an Argo Rollout or an OpenKruise CloneSet that are
+// read.
 type Workload struct {
 	ManagedMeta `json:"metadata"`
 
@@ -80,19 +87,54 @@ type WorkloadSpec struct {
 	Strategy struct {
 		Type string `json:"type,omitempty"` // a Rollout has none
 	} `json:"strategy,omitzero"`
+
+	// The others are fields of a CloneSet.
+	VolumeClaimTemplates []struct{} `json:"volumeClaimTemplates,omitempty"`
+	Lifecycle            struct {
+		PreDelete *struct{} `json:"preDelete,omitempty"`
+	} `json:"lifecycle,omitzero"`
+	ScaleStrategy struct {
+		PodsToDelete []string `json:"podsToDelete,omitempty"`
+	} `json:"scaleStrategy,omitzero"`
+	Template struct {
+		Spec struct {
+			TopologySpreadConstraints []TopologySpreadConstraint `json:"topologySpreadConstraints,omitempty"`
+		} `json:"spec,omitzero"`
+	} `json:"template,omitzero"`
+}
+
+// TopologySpreadConstraint holds the fields of corev1.TopologySpreadConstraint that are read.
+type TopologySpreadConstraint struct {
+	TopologyKey       string `json:"topologyKey"`
+	WhenUnsatisfiable string `json:"whenUnsatisfiable"`
 }
 
 // WorkloadStatus holds the fields of the status of a [Workload] that are read. CurrentPodHash, StableRS and Abort are
-// fields of a Rollout.
+// fields of a Rollout, CurrentRevision and UpdateRevision of a CloneSet.
 type WorkloadStatus struct {
 	// ObservedGeneration is a number, and for a Rollout a string.
 	ObservedGeneration json.RawMessage `json:"observedGeneration,omitempty"`
 	Replicas           int32           `json:"replicas,omitempty"`
 	UpdatedReplicas    int32           `json:"updatedReplicas,omitempty"`
 	ReadyReplicas      int32           `json:"readyReplicas,omitempty"`
+	AvailableReplicas  int32           `json:"availableReplicas,omitempty"`
 	CurrentPodHash     string          `json:"currentPodHash,omitempty"`
 	StableRS           string          `json:"stableRS,omitempty"`
 	Abort              bool            `json:"abort,omitempty"`
+	CurrentRevision    string          `json:"currentRevision,omitempty"`
+	UpdateRevision     string          `json:"updateRevision,omitempty"`
+}
+
+// replicationController is a ReplicationController. Its selector is a map, unlike that of a [Workload].
+type replicationController struct {
+	ManagedMeta `json:"metadata"`
+
+	Spec struct {
+		WorkloadSpec
+
+		Selector map[string]string `json:"selector,omitempty"`
+	} `json:"spec"`
+	Status WorkloadStatus `json:"status"`
 }
 
 // HorizontalPodAutoscaler holds the fields of autoscalingv2.HorizontalPodAutoscaler that are read.
@@ -143,9 +185,18 @@ type Endpoint struct {
 	TargetRef *ObjectReference `json:"targetRef,omitempty"`
 }
 
-// GetWorkload reads a Deployment, a ReplicaSet or a Rollout.
+// GetWorkload reads an object of a kind that [Workload] lists.
 func (c *Client) GetWorkload(ctx context.Context, r ObjectRef) (*Workload, error) {
-	return getObject[Workload](ctx, c, r)
+	if r.Kind != "ReplicationController" {
+		return getObject[Workload](ctx, c, r)
+	}
+	rc, err := getObject[replicationController](ctx, c, r)
+	if err != nil {
+		return nil, err
+	}
+	w := &Workload{ManagedMeta: rc.ManagedMeta, Spec: rc.Spec.WorkloadSpec, Status: rc.Status}
+	w.Spec.Selector = &LabelSelector{MatchLabels: rc.Spec.Selector}
+	return w, nil
 }
 
 // GetHorizontalPodAutoscaler reads a HorizontalPodAutoscaler. The API version is autoscaling/v2.
@@ -199,7 +250,7 @@ func (s SizeChange) validate() error {
 	return nil
 }
 
-// SetReplicas sets spec.replicas of a Deployment, a ReplicaSet or a Rollout through its subresource scale.
+// SetReplicas sets spec.replicas of a [Workload] through its subresource scale.
 func (c *Client) SetReplicas(ctx context.Context, s SizeChange) error {
 	if err := s.validate(); err != nil {
 		return err
