@@ -50,6 +50,8 @@ func kindOf(client kubernetes.Interface, object runtime.Object) (objectKind, err
 		return objectKind{"deployments", client.AppsV1().RESTClient(), isDeploymentSettled}, nil
 	case *appsv1.ReplicaSet:
 		return objectKind{"replicasets", client.AppsV1().RESTClient(), isReplicaSetSettled}, nil
+	case *corev1.ReplicationController:
+		return objectKind{"replicationcontrollers", client.CoreV1().RESTClient(), isReplicationControllerSettled}, nil
 	case *appsv1.StatefulSet:
 		return objectKind{"statefulsets", client.AppsV1().RESTClient(), isStatefulSetSettled}, nil
 	case *appsv1.DaemonSet:
@@ -166,6 +168,12 @@ func isReplicaSetSettled(o runtime.Object) bool {
 	rs := o.(*appsv1.ReplicaSet)
 	want := *rs.Spec.Replicas
 	return rs.Status.ObservedGeneration >= rs.Generation && rs.Status.Replicas == want && rs.Status.ReadyReplicas == want
+}
+
+func isReplicationControllerSettled(o runtime.Object) bool {
+	rc := o.(*corev1.ReplicationController)
+	want := *rc.Spec.Replicas
+	return rc.Status.ObservedGeneration >= rc.Generation && rc.Status.Replicas == want && rc.Status.ReadyReplicas == want
 }
 
 func isStatefulSetSettled(o runtime.Object) bool {

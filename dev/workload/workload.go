@@ -68,6 +68,15 @@ func (a App) ReplicaSet() *appsv1.ReplicaSet {
 	}
 }
 
+// ReplicationController returns a ReplicationController of the App's pods.
+func (a App) ReplicationController() *corev1.ReplicationController {
+	replicas, template := a.replicas(), a.template()
+	return &corev1.ReplicationController{
+		ObjectMeta: a.meta(),
+		Spec:       corev1.ReplicationControllerSpec{Replicas: &replicas, Selector: a.selector().MatchLabels, Template: &template},
+	}
+}
+
 // Service returns a Service of the App's pods.
 func (a App) Service() *corev1.Service {
 	return &corev1.Service{

@@ -124,7 +124,9 @@ func listSurgeRights() []Permission {
 	return changeRights(slices.Concat(
 		newRights("apps", "deployments", "get", owner), newRights("apps", "replicasets", "get", owner),
 		newRights("apps", "deployments/scale", "update", size), newRights("apps", "replicasets/scale", "update", size),
+		newRights("", "replicationcontrollers", "get", owner), newRights("", "replicationcontrollers/scale", "update", size),
 		newRights("argoproj.io", "rollouts", "get", owner), newRights("argoproj.io", "rollouts/scale", "update", size),
+		newRights("apps.kruise.io", "clonesets", "get", owner), newRights("apps.kruise.io", "clonesets/scale", "update", size),
 		newRights("autoscaling", "horizontalpodautoscalers", "get list patch", size), newRights("keda.sh", "scaledobjects", "get patch", size),
 		newRights("", "pods", "get patch", "--surge: to set the deletion cost of a pod"),
 		newRights("discovery.k8s.io", "endpointslices", "list", "--surge: to wait until the successor gets traffic"),

@@ -44,7 +44,7 @@ const (
 	DeletedOnRequest RemovalMethod = "deleted"
 	// GraceShortened: another client had deleted the pod, and its grace was cut to the deadline.
 	GraceShortened RemovalMethod = "shortened"
-	// Surged: its ReplicaSet deleted it after its successor was ready.
+	// Surged: its controller deleted it after its successor was ready.
 	Surged RemovalMethod = "surged"
 )
 

@@ -225,7 +225,7 @@ func TestPodsThatCannotSurgeCostNothing(t *testing.T) {
 }
 
 func TestDrainAndPreviewSayWhyAnOwnerCannotSurge(t *testing.T) {
-	for _, kind := range []string{"StatefulSet", "ReplicationController", "CloneSet"} {
+	for _, kind := range []string{"StatefulSet", "ReplicationController", "VirtualMachine"} {
 		simulate(t, func(t *testing.T, s *sim) {
 			pod := s.addPod("web", withOwner(kind))
 			f := newFakeSurger(s)

@@ -313,7 +313,7 @@ func describeRemoval(p drain.PodReport) string {
 	case drain.DeletedOnRequest:
 		return "deleted without eviction"
 	case drain.Surged:
-		return "deleted by its ReplicaSet"
+		return "deleted by its controller"
 	case drain.GraceShortened:
 		return "grace period shortened"
 	case drain.NotRemoved:

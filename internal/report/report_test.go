@@ -438,6 +438,6 @@ func TestPageShowsStartupOfSuccessors(t *testing.T) {
 	check.Is(t, 18, r.Totals.SecondsGained)
 	page := renderHTML(t, r)
 	check.Is(t, 2, strings.Count(page, `class="surge"`)) // in the chart and in the legend
-	check.Contains(t, page, "needed: it is the last; successor shop/next is ready", "refused: it is paused", "deleted by its ReplicaSet",
+	check.Contains(t, page, "needed: it is the last; successor shop/next is ready", "refused: it is paused", "deleted by its controller",
 		"1 pod: got no successor, reason paused", "Service gained by successors")
 }

@@ -25,7 +25,8 @@ var _ API = (*kubeapi.Client)(nil)
 
 // cluster behaves like the API server for the objects of one application, with the controllers that act on them: the
 // Deployment and ReplicaSet controllers, the scheduler, a kubelet, the EndpointSlice controller, the
-// HorizontalPodAutoscaler and KEDA. The application is a Deployment "web" with the ReplicaSet "web-1", or only the latter.
+// HorizontalPodAutoscaler and KEDA. The application is a Deployment "web" with the ReplicaSet "web-1", or only the latter, which may
+// also be a ReplicationController or a CloneSet of OpenKruise.
 type cluster struct {
 	t *testing.T
 
@@ -33,6 +34,7 @@ type cluster struct {
 	version    int
 	deployment *kubeapi.Workload // nil: the ReplicaSet has no owner
 	replicaSet *kubeapi.Workload
+	controller kubeapi.OwnerReference // to replicaSet
 	hpa        *kubeapi.HorizontalPodAutoscaler
 	scaled     *kubeapi.ScaledObject
 	nodes      map[string]*kubeapi.Node
@@ -53,6 +55,8 @@ type cluster struct {
 	stalledAt   time.Time
 	watchLag    time.Duration // until a watch of pods shows a change
 	readyLag    time.Duration // until the ReplicaSet controller sees that a pod is Ready
+	minReady    time.Duration // spec.minReadySeconds of a CloneSet
+	scaleLimit  int           // spec.scaleStrategy.maxUnavailable of a CloneSet; 0 is none
 	metric      int32
 	gitOps      time.Duration // period in which a GitOps tool writes the wanted size; 0 is none
 
@@ -131,6 +135,7 @@ func newCluster(t *testing.T, size int32) *cluster {
 		{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: "u-web", Controller: isController()},
 	}
 	c.replicaSet.Spec.Selector = &kubeapi.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
+	c.controller = kubeapi.OwnerReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web-1", UID: "u-web-1", Controller: isController()}
 	c.touch(&c.deployment.ObjectMeta)
 	c.touch(&c.replicaSet.ObjectMeta)
 	for _, name := range nodes {
@@ -155,11 +160,38 @@ func (c *cluster) withoutDeployment() *cluster {
 	return c
 }
 
+// withReplicationController makes a ReplicationController the owner.
+func (c *cluster) withReplicationController() *cluster {
+	return c.withController("v1", "ReplicationController")
+}
+
+// withCloneSet makes a CloneSet of OpenKruise the owner.
+func (c *cluster) withCloneSet() *cluster {
+	c.replicaSet.Status.CurrentRevision, c.replicaSet.Status.UpdateRevision = "web-1-a", "web-1-a"
+	return c.withController("apps.kruise.io/v1alpha1", "CloneSet")
+}
+
+func (c *cluster) withController(apiVersion, kind string) *cluster {
+	c.withoutDeployment()
+	c.controller.APIVersion, c.controller.Kind = apiVersion, kind
+	for _, p := range c.pods {
+		p.OwnerReferences = []kubeapi.OwnerReference{c.controller}
+	}
+	c.updateStatus()
+	return c
+}
+
+func (c *cluster) isCloneSet() bool { return c.controller.Kind == "CloneSet" }
+
 // withAutoscaler adds a HorizontalPodAutoscaler. Its metric wants the present size.
 func (c *cluster) withAutoscaler(minReplicas, maxReplicas int32) *cluster {
 	c.hpa = &kubeapi.HorizontalPodAutoscaler{}
 	c.hpa.Name, c.hpa.UID, c.hpa.Namespace = "web", "u-hpa", namespace
-	c.hpa.Spec.ScaleTargetRef.APIVersion, c.hpa.Spec.ScaleTargetRef.Kind, c.hpa.Spec.ScaleTargetRef.Name = "apps/v1", "Deployment", "web"
+	target := &c.hpa.Spec.ScaleTargetRef
+	target.APIVersion, target.Kind, target.Name = "apps/v1", "Deployment", "web"
+	if c.deployment == nil {
+		target.APIVersion, target.Kind, target.Name = c.controller.APIVersion, c.controller.Kind, c.controller.Name
+	}
 	c.hpa.Spec.MinReplicas, c.hpa.Spec.MaxReplicas = &minReplicas, maxReplicas
 	c.hpa.ManagedFields = managedBy("kubectl", "minReplicas")
 	c.wanted = minReplicas
@@ -190,9 +222,7 @@ func (c *cluster) createPod(at time.Time) *kubeapi.Pod {
 	name := fmt.Sprintf("web-1-%d", c.created)
 	p := &kubeapi.Pod{ObjectMeta: kubeapi.ObjectMeta{
 		Name: name, Namespace: namespace, UID: "u-" + name, CreationTimestamp: at, Labels: map[string]string{"app": "web"},
-		OwnerReferences: []kubeapi.OwnerReference{
-			{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web-1", UID: "u-web-1", Controller: isController()},
-		},
+		OwnerReferences: []kubeapi.OwnerReference{c.controller},
 	}}
 	p.Status.Phase = "Pending"
 	c.pods[name] = p
@@ -248,8 +278,8 @@ func (c *cluster) reconcile(now time.Time) {
 	if c.hpa != nil && now.Sub(c.lastScaling) >= hpaInterval {
 		c.lastScaling = now
 		size := min(max(*c.hpa.Spec.MinReplicas, c.metric), c.hpa.Spec.MaxReplicas)
-		if size > *c.deployment.Spec.Replicas || !c.stuckScaler {
-			c.setReplicas(c.deployment, size, "kube-controller-manager")
+		if size > *c.sized().Spec.Replicas || !c.stuckScaler {
+			c.setReplicas(c.sized(), size, "kube-controller-manager")
 		}
 	}
 	if c.deployment != nil && *c.replicaSet.Spec.Replicas != *c.deployment.Spec.Replicas {
@@ -271,17 +301,33 @@ func (c *cluster) reconcilePods(now time.Time) {
 			c.notify(p, true)
 		}
 	}
-	for ; len(active) < int(*c.replicaSet.Spec.Replicas); active = append(active, nil) {
+	size := int(*c.replicaSet.Spec.Replicas)
+	unavailable := len(active) - c.countAvailable()
+	missing := size - len(active)
+	if c.scaleLimit > 0 {
+		missing = min(missing, c.scaleLimit-unavailable) // scaleUpLimit of calculateDiffsWithExpectation
+	}
+	for range missing {
 		c.createPod(now)
 	}
-	diff := len(active) - int(*c.replicaSet.Spec.Replicas)
+	diff := len(active) - size
 	if diff <= 0 || c.surplusAt.IsZero() {
 		c.surplusAt = now
 	}
 	if diff > 0 && now.Sub(c.surplusAt) >= c.removalLag {
 		slices.SortFunc(active, c.compareForDeletion)
 		ready, serving := c.countReady(), c.countServing(now)
+		mayDelete := len(active)
+		if c.isCloneSet() {
+			mayDelete = (size+4)/5 + diff - unavailable // deleteReadyLimit of calculateDiffsWithExpectation, with the default of 20 %
+		}
 		for _, p := range active[:diff] {
+			if c.isCounted(p) {
+				if mayDelete <= 0 {
+					continue
+				}
+				mayDelete--
+			}
 			c.terminate(p, now)
 		}
 		if ready > 0 && c.countReady() == 0 || !c.noService && serving > 0 && c.countServing(now) == 0 {
@@ -367,7 +413,24 @@ func (c *cluster) isCounted(p *kubeapi.Pod) bool {
 	return ready && p.DeletionTimestamp == nil && time.Since(since) >= c.readyLag
 }
 
-// compareForDeletion is the order of ActivePodsWithRanks.Less of pkg/controller/controller_utils.go in Kubernetes 1.37.
+// isAvailable reports whether a CloneSet counts the pod as available. For the other kinds, that is the same as Ready.
+func (c *cluster) isAvailable(p *kubeapi.Pod) bool {
+	since, _ := p.ReadyTime()
+	return c.isCounted(p) && time.Since(since) >= c.minReady
+}
+
+func (c *cluster) countAvailable() (n int) {
+	for _, p := range c.pods {
+		if c.isAvailable(p) {
+			n++
+		}
+	}
+	return n
+}
+
+// compareForDeletion is the order of ActivePodsWithRanks.Less of pkg/controller/controller_utils.go in Kubernetes 1.37. A CloneSet has the
+// same order with one more step: Less of pkg/controller/cloneset/utils/pod_sorter.go in OpenKruise compares the availability before the
+// readiness. Both rank pods on the same node after the deletion cost, which this cluster does not.
 func (c *cluster) compareForDeletion(a, b *kubeapi.Pod) int {
 	phases := map[string]int{"Pending": 0, "Unknown": 1, "Running": 2}
 	toInt := func(v bool) int {
@@ -381,6 +444,7 @@ func (c *cluster) compareForDeletion(a, b *kubeapi.Pod) int {
 	return cmp.Or(
 		cmp.Compare(toInt(a.Spec.NodeName != ""), toInt(b.Spec.NodeName != "")),
 		cmp.Compare(phases[a.Status.Phase], phases[b.Status.Phase]),
+		cmp.Compare(toInt(c.isAvailable(a)), toInt(c.isAvailable(b))),
 		cmp.Compare(toInt(c.isCounted(a)), toInt(c.isCounted(b))),
 		cmp.Compare(toPodState(a).cost, toPodState(b).cost),
 		readyB.Compare(readyA),
@@ -396,7 +460,7 @@ func (c *cluster) updateStatus() {
 		}
 		next := w.Status
 		next.ObservedGeneration = json.RawMessage(strconv.FormatInt(w.Generation, 10))
-		next.Replicas, next.ReadyReplicas = 0, 0
+		next.Replicas, next.ReadyReplicas, next.AvailableReplicas = 0, 0, int32(c.countAvailable())
 		for _, p := range c.pods {
 			if p.DeletionTimestamp == nil {
 				next.Replicas++
@@ -407,7 +471,7 @@ func (c *cluster) updateStatus() {
 		}
 		next.UpdatedReplicas = next.Replicas
 		if next.Replicas != w.Status.Replicas || next.ReadyReplicas != w.Status.ReadyReplicas ||
-			string(next.ObservedGeneration) != string(w.Status.ObservedGeneration) {
+			next.AvailableReplicas != w.Status.AvailableReplicas || string(next.ObservedGeneration) != string(w.Status.ObservedGeneration) {
 			w.Status = next
 			c.touch(&w.ObjectMeta)
 		}
@@ -586,8 +650,8 @@ func (c *cluster) findI11Violation() string {
 		return fmt.Sprintf("the minimum is %d, want it absent", *v)
 	case !c.wantedAbsent && (v == nil || *v != c.wanted):
 		return fmt.Sprintf("the field is %s, want %d", formatSize(v), c.wanted)
-	case c.hpa != nil && !c.stuckScaler && *c.deployment.Spec.Replicas != c.lowestWanted():
-		return fmt.Sprintf("the autoscaler's size is %d, want %d", *c.deployment.Spec.Replicas, c.lowestWanted())
+	case c.hpa != nil && !c.stuckScaler && *c.sized().Spec.Replicas != c.lowestWanted():
+		return fmt.Sprintf("the autoscaler's size is %d, want %d", *c.sized().Spec.Replicas, c.lowestWanted())
 	}
 	for _, p := range c.pods {
 		if _, ok := p.Annotations[DeletionCostAnnotation]; ok && p.DeletionTimestamp == nil {
@@ -742,7 +806,7 @@ func read[T any](ctx context.Context, l *client, name string, find func() *T) (o
 
 func (l *client) findWorkload(r kubeapi.ObjectRef) *kubeapi.Workload {
 	for _, w := range []*kubeapi.Workload{l.deployment, l.replicaSet} {
-		if w != nil && w.Name == r.Name && (r.Kind == "ReplicaSet") == (w == l.replicaSet) {
+		if w != nil && w.Name == r.Name && (r.Kind == l.controller.Kind) == (w == l.replicaSet) {
 			return w
 		}
 	}

@@ -45,8 +45,8 @@ func (s *Surger) decide(ctx context.Context, pod *kubeapi.Pod, pdbs []*kubeapi.P
 	}
 	wish := pod.Annotations[Annotation]
 	c := fromkubeapi.FindController(pod)
-	ofReplicaSet := c != nil && c.Kind == "ReplicaSet"
-	if !s.options.Mode.Enabled() || s.options.Mode != On && wish != "true" && (wish != "" || !ofReplicaSet) {
+	mayAsk := c != nil && isPodController(c) // the owner may have the annotation
+	if !s.options.Mode.Enabled() || s.options.Mode != On && wish != "true" && (wish != "" || !mayAsk) {
 		return toOff(d), nil
 	}
 	now := time.Now()

@@ -111,8 +111,58 @@ func TestDecide(t *testing.T) {
 		}},
 		"no owner": {want: Refused, reason: ReasonOwnerKind, change: func(c *cluster) { c.pods[leaving].OwnerReferences = nil }},
 		"ReplicaSet of another controller": {want: Refused, reason: ReasonOwnerKind, detail: "CloneSet", change: func(c *cluster) {
-			c.replicaSet.OwnerReferences[0].Kind = "CloneSet"
+			c.ownedBy("apps.kruise.io/v1alpha1", "CloneSet")
 		}},
+		"ReplicationController": {want: Needed, reason: ReasonLastReady, change: func(c *cluster) { c.withReplicationController() }},
+		"ReplicationController of a DeploymentConfig": {want: Refused, reason: ReasonOwnerKind, detail: "DeploymentConfig web. Its scale", change: func(c *cluster) {
+			c.withReplicationController().ownedBy("apps.openshift.io/v1", "DeploymentConfig")
+		}},
+		"ReplicationController of a Deployment": {want: Refused, reason: ReasonOwnerKind, detail: "belongs to the Deployment web", change: func(c *cluster) {
+			c.withReplicationController().ownedBy("apps/v1", "Deployment")
+		}},
+		"ReplicationController with an autoscaler": {want: Needed, reason: ReasonLastReady, scaler: "HorizontalPodAutoscaler/web", change: func(c *cluster) {
+			c.withReplicationController().withAutoscaler(1, 2)
+		}},
+		"ReplicationController of another API group": {want: Refused, reason: ReasonOwnerKind, change: func(c *cluster) {
+			c.withController("example.com/v1", "ReplicationController")
+		}},
+		"CloneSet": {want: Needed, reason: ReasonLastReady, change: func(c *cluster) { c.withCloneSet() }},
+		"annotated, the CloneSet asks": {mode: Annotated, want: Needed, reason: ReasonLastReady, change: func(c *cluster) {
+			annotate(&c.withCloneSet().replicaSet.ObjectMeta, "true")
+		}},
+		"CloneSet with an autoscaler": {want: Needed, reason: ReasonLastReady, scaler: "HorizontalPodAutoscaler/web", change: func(c *cluster) {
+			c.withCloneSet().withAutoscaler(1, 2)
+		}},
+		"CloneSet with an autoscaler of another kind": {want: Needed, reason: ReasonLastReady, change: func(c *cluster) {
+			c.withCloneSet().withAutoscaler(1, 1).hpa.Spec.ScaleTargetRef.APIVersion = "example.com/v1"
+		}},
+		"CloneSet of a UnitedDeployment": {want: Refused, reason: ReasonOwnerKind, detail: "UnitedDeployment", change: func(c *cluster) {
+			c.withCloneSet().ownedBy("apps.kruise.io/v1alpha1", "UnitedDeployment")
+		}},
+		"CloneSet of a UnitedDeployment with other pods": {size: 2, want: NotNeeded, reason: ReasonOthersReady, change: func(c *cluster) {
+			c.withCloneSet().ownedBy("apps.kruise.io/v1alpha1", "UnitedDeployment")
+			for _, p := range c.pods {
+				p.Labels["apps.kruise.io/cloneset-instance-id"] = p.Name
+			}
+		}},
+		"CloneSet in a rollout":  {want: Refused, reason: ReasonRollout, change: func(c *cluster) { c.withCloneSet().replicaSet.Status.UpdateRevision = "web-1-b" }},
+		"CloneSet with old pods": {want: Refused, reason: ReasonRollout, change: func(c *cluster) { c.withCloneSet().replicaSet.Status.UpdatedReplicas = 0 }},
+		"CloneSet with a hook": {want: Refused, reason: ReasonOwnRemoval, detail: "spec.lifecycle.preDelete of CloneSet web-1", change: func(c *cluster) {
+			c.withCloneSet().replicaSet.Spec.Lifecycle.PreDelete = &struct{}{}
+		}},
+		"CloneSet with volumes": {want: Refused, reason: ReasonOwnRemoval, detail: "spec.volumeClaimTemplates", change: func(c *cluster) {
+			c.withCloneSet().replicaSet.Spec.VolumeClaimTemplates = make([]struct{}, 1)
+		}},
+		"CloneSet that deletes chosen pods": {want: Refused, reason: ReasonOwnRemoval, detail: "spec.scaleStrategy.podsToDelete", change: func(c *cluster) {
+			c.withCloneSet().replicaSet.Spec.ScaleStrategy.PodsToDelete = []string{"web-1-9"}
+		}},
+		"CloneSet that prefers to spread over zones": {
+			want: Refused, reason: ReasonOwnRemoval, detail: "nodes with the label zone, and with ScheduleAnyway", change: func(c *cluster) { c.spreadCloneSet("zone", "ScheduleAnyway") },
+		},
+		"CloneSet that spreads over zones": {want: Needed, reason: ReasonLastReady, change: func(c *cluster) { c.spreadCloneSet("zone", "DoNotSchedule") }},
+		"CloneSet that prefers to spread over nodes": {
+			want: Needed, reason: ReasonLastReady, change: func(c *cluster) { c.spreadCloneSet("kubernetes.io/hostname", "ScheduleAnyway") },
+		},
 		"bare ReplicaSet":                          {want: Needed, reason: ReasonLastReady, change: func(c *cluster) { c.withoutDeployment() }},
 		"Rollout":                                  {want: Needed, reason: ReasonLastReady, change: func(c *cluster) { c.toRollout("abc") }},
 		"Rollout in a rollout":                     {want: Refused, reason: ReasonRollout, change: func(c *cluster) { c.toRollout("def") }},
@@ -269,6 +319,18 @@ func onNewInstance(context.Context, kubeapi.Pod, bool) Room {
 	return Room{Fits: true, LaunchTime: 2 * time.Minute}
 }
 
+// ownedBy gives the ReplicaSet, ReplicationController or CloneSet another owner "web".
+func (c *cluster) ownedBy(apiVersion, kind string) {
+	c.replicaSet.OwnerReferences = []kubeapi.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: "web", UID: "u-web", Controller: isController()}}
+}
+
+// spreadCloneSet makes a CloneSet with a topologySpreadConstraint the owner.
+func (c *cluster) spreadCloneSet(topologyKey, whenUnsatisfiable string) {
+	c.withCloneSet().replicaSet.Spec.Template.Spec.TopologySpreadConstraints = []kubeapi.TopologySpreadConstraint{
+		{TopologyKey: topologyKey, WhenUnsatisfiable: whenUnsatisfiable},
+	}
+}
+
 // toRollout makes the Deployment a Rollout of Argo that is at the pod template with this hash.
 func (c *cluster) toRollout(hash string) {
 	c.replicaSet.OwnerReferences[0].APIVersion, c.replicaSet.OwnerReferences[0].Kind = "argoproj.io/v1alpha1", "Rollout"
@@ -313,18 +375,22 @@ func TestNewRefusesInvalidOptions(t *testing.T) {
 	}
 }
 
-// noKEDA is an API server without the CustomResourceDefinitions of KEDA.
-type noKEDA struct {
+// noCustomKinds is an API server without the CustomResourceDefinitions of KEDA, Argo Rollouts and OpenKruise.
+type noCustomKinds struct {
 	*client
 
 	silent bool // the rest does not answer either
 }
 
-func (noKEDA) GetScaledObject(context.Context, kubeapi.ObjectRef) (*kubeapi.ScaledObject, error) {
+func (noCustomKinds) GetScaledObject(context.Context, kubeapi.ObjectRef) (*kubeapi.ScaledObject, error) {
 	return nil, &kubeapi.StatusError{Code: 404, Message: "404 page not found"}
 }
 
-func (l noKEDA) ListHorizontalPodAutoscalers(ctx context.Context, namespace string) ([]kubeapi.HorizontalPodAutoscaler, error) {
+func (noCustomKinds) GetWorkload(context.Context, kubeapi.ObjectRef) (*kubeapi.Workload, error) {
+	return nil, &kubeapi.StatusError{Code: 404, Message: "404 page not found"}
+}
+
+func (l noCustomKinds) ListHorizontalPodAutoscalers(ctx context.Context, namespace string) ([]kubeapi.HorizontalPodAutoscaler, error) {
 	if l.silent {
 		return nil, &kubeapi.StatusError{Code: 404, Message: "404 page not found"}
 	}
@@ -333,10 +399,13 @@ func (l noKEDA) ListHorizontalPodAutoscalers(ctx context.Context, namespace stri
 
 func TestDeletedKindEndsTheRestoration(t *testing.T) {
 	for _, silent := range []bool{false, true} {
-		l := noKEDA{newCluster(t, 1).newClient(), silent}
+		l := noCustomKinds{newCluster(t, 1).newClient(), silent}
 		s, err := New(Options{API: l, Namespace: "slipway", Identity: "n1/1", Mode: On})
 		must.NoError(t, err)
-		_, err = s.readSize(t.Context(), sizeTarget{APIVersion: "keda.sh/v1alpha1", Kind: "ScaledObject", Namespace: namespace, Name: "web", UID: "u", Field: "minReplicaCount"})
-		check.Is(t, !silent, errors.Is(err, errTargetGone), err)
+		for _, kind := range []string{"ScaledObject", "Rollout", "CloneSet", "Deployment"} {
+			target := sizeTarget{APIVersion: sizeFields[kind].group + "/v1", Kind: kind, Namespace: namespace, Name: "web", UID: "u", Field: sizeFields[kind].field}
+			_, err = s.readSize(t.Context(), target)
+			check.Is(t, !silent && kind != "Deployment", errors.Is(err, errTargetGone), kind, err)
+		}
 	}
 }

@@ -23,18 +23,35 @@ const (
 	revisionAnnotation = "deployment.kubernetes.io/revision"
 	// rolloutHashLabel is on each ReplicaSet of a Rollout.
 	rolloutHashLabel = "rollouts-pod-template-hash"
+	// openShiftGroup is the API group of a DeploymentConfig.
+	openShiftGroup = "apps.openshift.io"
 	// settleTries and settlePause limit how long a read waits until a controller has observed the owner's newest
 	// generation.
 	settleTries = 4
 	settlePause = 500 * time.Millisecond
 )
 
-// owners are the ReplicaSet of a pod and the object that sets the ReplicaSet's size: its Deployment, its Rollout, or the
-// ReplicaSet itself.
+// owners are the controller of a pod and the object that sets the controller's size: a Deployment, a Rollout, or the controller
+// itself.
 type owners struct {
-	replicaSet *kubeapi.Workload
-	top        *kubeapi.Workload
-	ref        kubeapi.ObjectRef // of top
+	// replicaSet is the controller: a ReplicaSet, or a ReplicationController or CloneSet, which choose the pod to delete in the same
+	// order.
+	replicaSet    *kubeapi.Workload
+	replicaSetRef kubeapi.ObjectRef
+	top           *kubeapi.Workload
+	ref           kubeapi.ObjectRef // of top
+}
+
+// podControllers are the kinds of a pod's controller that delete the pod with the lowest deletion cost first, among those that are
+// available:
+//   - ReplicaSet and ReplicationController: ActivePodsWithRanks.Less of pkg/controller/controller_utils.go. The replication controller is
+//     the ReplicaSet controller behind an adapter (pkg/controller/replication).
+//   - CloneSet: ActivePodsWithRanks.Less of pkg/controller/cloneset/utils/pod_sorter.go.
+var podControllers = []string{"ReplicaSet", "ReplicationController", "CloneSet"}
+
+// isPodController reports whether the controller of a pod is of a kind in podControllers.
+func isPodController(c *kubeapi.OwnerReference) bool {
+	return slices.Contains(podControllers, c.Kind) && isSized(cmp.Or(c.APIVersion, "apps/v1"), c.Kind)
 }
 
 // refusal is the reason why a surge cannot start. It is an error, so that it can be returned from each step.
@@ -61,37 +78,59 @@ func controllerOf(m *kubeapi.ObjectMeta) *kubeapi.OwnerReference {
 	return fromkubeapi.FindController(&kubeapi.Pod{ObjectMeta: *m})
 }
 
-func hasGroup(apiVersion, group string) bool { return strings.HasPrefix(apiVersion, group+"/") }
+// groupOf returns the API group of an apiVersion. The core group is empty.
+func groupOf(apiVersion string) string {
+	group, _, hasGroup := strings.Cut(apiVersion, "/")
+	if !hasGroup {
+		return ""
+	}
+	return group
+}
 
-// readOwners reads the pod's ReplicaSet and the object that sets its size.
+// readOwners reads the pod's controller and the object that sets its size.
 func (s *Surger) readOwners(ctx context.Context, pod *kubeapi.Pod) (owners, error) {
 	c := fromkubeapi.FindController(pod)
 	switch {
 	case c == nil:
 		return owners{}, refuse(ReasonOwnerKind, "the pod has no controller")
-	case c.Kind != "ReplicaSet" || !hasGroup(cmp.Or(c.APIVersion, "apps/v1"), "apps"):
-		return owners{}, refuse(ReasonOwnerKind, "its owner is the %s %s: want a Deployment, ReplicaSet or Rollout", c.Kind, c.Name)
+	case !isPodController(c):
+		return owners{}, refuse(ReasonOwnerKind, "its owner is the %s %s: want a Deployment, ReplicaSet, ReplicationController, Rollout or CloneSet",
+			c.Kind, c.Name)
 	}
-	ref := kubeapi.ObjectRef{APIVersion: "apps/v1", Kind: "ReplicaSet", Namespace: pod.Namespace, Name: c.Name}
+	ref := kubeapi.ObjectRef{APIVersion: c.APIVersion, Kind: c.Kind, Namespace: pod.Namespace, Name: c.Name}
+	if c.Kind == "ReplicaSet" {
+		ref.APIVersion = "apps/v1"
+	}
 	rs, err := s.readWorkload(ctx, ref, c.UID)
 	if err != nil {
 		return owners{}, err
 	}
+	o := owners{replicaSet: rs, replicaSetRef: ref, top: rs, ref: ref}
 	above := controllerOf(&rs.ObjectMeta)
 	if above == nil {
-		return owners{replicaSet: rs, top: rs, ref: ref}, nil
+		return o, nil
 	}
-	deployment := above.Kind == "Deployment" && hasGroup(above.APIVersion, "apps")
-	rollout := above.Kind == "Rollout" && hasGroup(above.APIVersion, "argoproj.io")
-	if !deployment && !rollout {
-		return owners{}, refuse(ReasonOwnerKind, "its ReplicaSet belongs to the %s %s: want a Deployment or Rollout", above.Kind, above.Name)
+	if err := checkOwnerAbove(c.Kind, above); err != nil {
+		return owners{}, err
 	}
-	ref = kubeapi.ObjectRef{APIVersion: above.APIVersion, Kind: above.Kind, Namespace: pod.Namespace, Name: above.Name}
-	top, err := s.readWorkload(ctx, ref, above.UID)
+	o.ref = kubeapi.ObjectRef{APIVersion: above.APIVersion, Kind: above.Kind, Namespace: pod.Namespace, Name: above.Name}
+	o.top, err = s.readWorkload(ctx, o.ref, above.UID)
 	if err != nil {
 		return owners{}, err
 	}
-	return owners{replicaSet: rs, top: top, ref: ref}, nil
+	return o, nil
+}
+
+// checkOwnerAbove returns a refusal if a surge cannot raise the size of the owner above a pod's controller of this kind.
+func checkOwnerAbove(kind string, above *kubeapi.OwnerReference) error {
+	switch {
+	case kind == "ReplicaSet" && (above.Kind == "Deployment" || above.Kind == "Rollout") && isSized(above.APIVersion, above.Kind):
+		return nil
+	case above.Kind == "DeploymentConfig" && groupOf(above.APIVersion) == openShiftGroup:
+		return refuse(ReasonOwnerKind, "its %s belongs to the DeploymentConfig %s. Its scale subresource ignores resourceVersion and "+
+			"records no field manager, so a surge could overwrite the size of another client", kind, above.Name)
+	}
+	return refuse(ReasonOwnerKind, "its %s belongs to the %s %s: want a ReplicaSet of a Deployment or Rollout, or no owner", kind, above.Kind, above.Name)
 }
 
 // readWorkload reads a workload that has the given UID.
@@ -135,10 +174,11 @@ func (o owners) toOwner() Owner {
 
 // revision identifies the pod template that a workload rolls out. It changes when a rollout starts.
 func revision(w *kubeapi.Workload) string {
-	return w.Annotations[revisionAnnotation] + w.Status.CurrentPodHash
+	return w.Annotations[revisionAnnotation] + w.Status.CurrentPodHash + w.Status.UpdateRevision
 }
 
-// checkSteady returns a refusal if the owner is being deleted, is paused, or is in the middle of a rollout.
+// checkSteady returns a refusal if the owner is being deleted, is paused, is in the middle of a rollout, or removes pods in a way of its
+// own.
 func (o owners) checkSteady() error {
 	top, name := o.top, o.ref.Kind+" "+o.ref.Name
 	inRollout := refuse(ReasonRollout, "%s is in the middle of a rollout", name)
@@ -161,11 +201,42 @@ func (o owners) checkSteady() error {
 		if top.Status.Abort || hash == "" || hash != top.Status.StableRS || hash != o.replicaSet.Labels[rolloutHashLabel] {
 			return inRollout
 		}
+	case "CloneSet":
+		// A CloneSet with pods of two revisions first chooses the revision of the pod that it deletes, by updateStrategy.partition.
+		status := top.Status
+		if status.UpdateRevision == "" || status.CurrentRevision != status.UpdateRevision || status.UpdatedReplicas < status.Replicas {
+			return inRollout
+		}
+		if field, effect := findOwnRemoval(&top.Spec); field != "" {
+			return refuse(ReasonOwnRemoval, "spec.%s of %s is set: %s", field, name, effect)
+		}
 	}
 	return nil
 }
 
-// podState holds what is known of one pod of a ReplicaSet.
+// findOwnRemoval returns a field of a CloneSet with which a lower size does not simply delete the pod with the lowest deletion cost, and
+// what happens instead. The field is empty if there is none.
+func findOwnRemoval(s *kubeapi.WorkloadSpec) (field, effect string) {
+	switch {
+	case s.Lifecycle.PreDelete != nil:
+		return "lifecycle.preDelete", "the hook decides when a pod is deleted"
+	case len(s.VolumeClaimTemplates) > 0:
+		return "volumeClaimTemplates", "a lower size also deletes the PersistentVolumeClaims of the pod"
+	case len(s.ScaleStrategy.PodsToDelete) > 0:
+		return "scaleStrategy.podsToDelete", "the CloneSet first deletes these pods"
+	}
+	for _, c := range s.Template.Spec.TopologySpreadConstraints {
+		// If the surge fails with a successor that is Ready, only this order decides which of the two pods is deleted. All nodes have a
+		// host name.
+		if c.WhenUnsatisfiable != "DoNotSchedule" && c.TopologyKey != "kubernetes.io/hostname" {
+			return "template.spec.topologySpreadConstraints", fmt.Sprintf("the CloneSet first deletes pods on nodes with the label %s, and with %s "+
+				"the successor may be on a node without it", c.TopologyKey, c.WhenUnsatisfiable)
+		}
+	}
+	return "", ""
+}
+
+// podState holds what is known of one pod of an owner.
 type podState struct {
 	uid, namespace, name, node string
 	phase                      string
@@ -216,7 +287,7 @@ func toPodState(p *kubeapi.Pod) podState {
 			out.started = r.StartedAt
 		}
 	}
-	// The ReplicaSet controller takes a value that is not an int32 for 0.
+	// The controller takes a value that is not an int32 for 0.
 	if cost, err := strconv.ParseInt(p.Annotations[DeletionCostAnnotation], 10, 32); err == nil {
 		out.cost = int32(cost)
 	}
@@ -226,6 +297,7 @@ func toPodState(p *kubeapi.Pod) podState {
 // volatileLabels differ between the pods of one owner.
 var volatileLabels = []string{
 	"statefulset.kubernetes.io/pod-name", "apps.kubernetes.io/pod-index", "batch.kubernetes.io/job-completion-index",
+	"apps.kruise.io/cloneset-instance-id",
 }
 
 // siblingSelector selects the pods of the pod's owner, and perhaps others.
@@ -233,7 +305,7 @@ func siblingSelector(pod *kubeapi.Pod, rs *kubeapi.Workload) (string, error) {
 	if rs != nil {
 		selector, err := rs.Spec.Selector.ToSelector()
 		if err != nil {
-			return "", fmt.Errorf("ReplicaSet %s/%s: spec.selector: %w", rs.Namespace, rs.Name, err)
+			return "", fmt.Errorf("controller %s/%s: spec.selector: %w", rs.Namespace, rs.Name, err)
 		}
 		return selector.String(), nil
 	}
@@ -247,8 +319,8 @@ func siblingSelector(pod *kubeapi.Pod, rs *kubeapi.Workload) (string, error) {
 	return strings.Join(parts, ","), nil
 }
 
-// listSiblings lists the pods that have the same controller as the pod, with the pod itself. rs is its ReplicaSet, or
-// nil for a controller of another kind.
+// listSiblings lists the pods that have the same controller as the pod, with the pod itself. rs is its controller, or
+// nil if the kind of its controller is not in podControllers.
 func (s *Surger) listSiblings(ctx context.Context, pod *kubeapi.Pod, rs *kubeapi.Workload) ([]podState, error) {
 	c := fromkubeapi.FindController(pod)
 	selector, err := siblingSelector(pod, rs)

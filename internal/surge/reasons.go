@@ -19,7 +19,8 @@ const (
 // The reasons of a refusal, in a [Decision] or a [Result].
 const (
 	ReasonOptedOut       = "opted-out"        // an annotation says "false"
-	ReasonOwnerKind      = "owner-kind"       // the owner is not a Deployment, ReplicaSet or Rollout
+	ReasonOwnerKind      = "owner-kind"       // the owner is of a kind for which the effect of a raise is not known
+	ReasonOwnRemoval     = "own-removal"      // a field of the owner changes which pods it deletes, and when
 	ReasonReadWriteOnce  = "read-write-once"  // the pod has a volume that only one node or pod can use
 	ReasonRollout        = "rollout"          // the owner is in the middle of a rollout
 	ReasonRecreate       = "recreate"         // the strategy Recreate says that two pods must not run at once
@@ -56,7 +57,7 @@ const (
 // a label for each.
 var (
 	RefusalReasons = []string{
-		ReasonOptedOut, ReasonOwnerKind, ReasonReadWriteOnce, ReasonRollout, ReasonRecreate, ReasonPaused,
+		ReasonOptedOut, ReasonOwnerKind, ReasonOwnRemoval, ReasonReadWriteOnce, ReasonRollout, ReasonRecreate, ReasonPaused,
 		ReasonDeleting, ReasonAtMaximum, ReasonScalerConflict, ReasonNoTime, ReasonNoRights, ReasonNoRoom,
 		ReasonScalerStuck, ReasonReverted, ReasonSizeUnknown,
 	}
@@ -64,6 +65,6 @@ var (
 		ReasonBusy, ReasonUnschedulable, ReasonNoSuccessor, ReasonNotReadyInTime, ReasonNoEndpoint,
 		ReasonSizeChanged, ReasonUntil, ReasonCancelled, ReasonRecordLost, ReasonOtherPodRemoved,
 		ReasonNotEvicted, ReasonRequestFailed, ReasonNotNeeded, ReasonLeaving,
-		ReasonRollout, ReasonDeleting, ReasonNoRights,
+		ReasonRollout, ReasonOwnRemoval, ReasonDeleting, ReasonNoRights,
 	}
 )

@@ -42,7 +42,7 @@ type record struct {
 	// From is the value before the raise; nil is an absent field. To is the raised value.
 	From *int32 `json:"from"`
 	To   int32  `json:"to"`
-	// ReplicaSet is the controller of the pod.
+	// ReplicaSet is the controller of the pod, of any kind in podControllers.
 	ReplicaSet objectRef `json:"replicaSet,omitzero"`
 	Pod        objectRef `json:"pod"`
 	Node       string    `json:"node"`
@@ -78,17 +78,23 @@ func parseRecord(l *kubeapi.Lease) (*record, error) {
 
 // sizeFields maps each kind of a target to its API group and field.
 var sizeFields = map[string]struct{ group, field string }{
-	"Deployment": {"apps", "replicas"}, "ReplicaSet": {"apps", "replicas"}, "Rollout": {"argoproj.io", "replicas"},
+	"Deployment": {"apps", "replicas"}, "ReplicaSet": {"apps", "replicas"}, "ReplicationController": {"", "replicas"},
+	"Rollout": {"argoproj.io", "replicas"}, "CloneSet": {"apps.kruise.io", "replicas"},
 	"HorizontalPodAutoscaler": {"autoscaling", "minReplicas"}, "ScaledObject": {"keda.sh", "minReplicaCount"},
+}
+
+// isSized reports whether a surge can raise the size of objects of this kind.
+func isSized(apiVersion, kind string) bool {
+	want, known := sizeFields[kind]
+	return known && groupOf(apiVersion) == want.group
 }
 
 // findProblem returns why no surge has written this record; empty if one may have. A client that has fewer rights than this
 // process may have written it.
 func (r *record) findProblem(leaseName string) string {
 	t := r.Target
-	want, known := sizeFields[t.Kind]
 	switch {
-	case !known || !hasGroup(t.APIVersion, want.group) || t.Field != want.field || t.UID == "":
+	case !isSized(t.APIVersion, t.Kind) || t.Field != sizeFields[t.Kind].field || t.UID == "":
 		return fmt.Sprintf("target %s %s, field %q, uid %q: want a kind with a size, its field and a UID", t.APIVersion, t.Kind, t.Field, t.UID)
 	case leaseName != leaseNamePrefix+r.Owner.UID:
 		return fmt.Sprintf("owner.uid %q: want the UID in the name", r.Owner.UID)

@@ -651,7 +651,7 @@ func (x *surgeRun) areOthersReady(pods []podState) bool {
 	return countReadyBeside(pods, x.request.Pod.UID) >= min(x.readyBefore, int(x.record.To-1))
 }
 
-// lowerIfSafe lowers the size if the ReplicaSet controller would then delete exactly the leaving pod. It first looks at
+// lowerIfSafe lowers the size if the controller would then delete exactly the leaving pod. It first looks at
 // the watched pods, and then lists them.
 func (x *surgeRun) lowerIfSafe(ctx context.Context, watched []podState) (safe bool, detail string, err error) {
 	if detail := x.findOtherVictim(watched); detail != "" {
@@ -678,7 +678,7 @@ func (x *surgeRun) lowerIfSafe(ctx context.Context, watched []podState) (safe bo
 	case errors.As(err, &refused):
 		return false, "", err
 	case err == nil && !counted && time.Since(x.costSetAt) >= removalWait:
-		return false, fmt.Sprintf("the ReplicaSet controller has not counted the ready pods within %s", removalWait), nil
+		return false, fmt.Sprintf("the controller of the %s has not counted the ready pods within %s", x.owners.replicaSetRef.Kind, removalWait), nil
 	case err != nil || !counted:
 		return true, "", nil // await pauses, and it is tried again
 	}
@@ -703,21 +703,28 @@ func (x *surgeRun) lowerIfSafe(ctx context.Context, watched []podState) (safe bo
 	return true, "", nil
 }
 
-// areReadyPodsCounted reports whether the ReplicaSet controller has seen that these pods are Ready. Until then it would delete the
-// successor.
+// areReadyPodsCounted reports whether the controller has seen that these pods are Ready. Until then it would delete the successor. It
+// returns a refusal if a CloneSet has started a rollout.
 func (x *surgeRun) areReadyPodsCounted(ctx context.Context, pods []podState) (bool, error) {
-	rs := x.owners.replicaSet
-	ref := kubeapi.ObjectRef{APIVersion: "apps/v1", Kind: "ReplicaSet", Namespace: rs.Namespace, Name: rs.Name}
-	current, err := x.s.readWorkload(ctx, ref, rs.UID)
+	ref := x.owners.replicaSetRef
+	current, err := x.s.readWorkload(ctx, ref, x.owners.replicaSet.UID)
 	if err != nil {
 		return false, err
 	}
-	isObserved := owners{top: current, ref: ref}.isObserved()
-	return isObserved && int(current.Status.ReadyReplicas) >= countReadyBeside(pods, ""), nil
+	o := owners{replicaSet: current, top: current, ref: ref}
+	if !o.isObserved() {
+		return false, nil
+	}
+	counted := current.Status.ReadyReplicas
+	if ref.Kind == "CloneSet" {
+		// It deletes pods first that are not available: Ready for less than minReadySeconds, or with a hook that has not run.
+		counted, err = current.Status.AvailableReplicas, o.checkSteady()
+	}
+	return int(counted) >= countReadyBeside(pods, ""), err
 }
 
-// findOtherVictim returns why lowering the size might not delete the leaving pod; empty if it does. The order is in
-// ActivePodsWithRanks.Less of pkg/controller/controller_utils.go: unassigned, not Running, not Ready, lower cost.
+// findOtherVictim returns why lowering the size might not delete the leaving pod; empty if it does. The order of podControllers is:
+// unassigned, not Running, not Ready, lower cost.
 func (x *surgeRun) findOtherVictim(pods []podState) string {
 	others := 0
 	cost := int32(0)
@@ -974,7 +981,7 @@ func (s *Surger) learnStartup(uid string, took time.Duration) {
 	s.startups[uid] = took
 }
 
-// podWatch watches the pods of one ReplicaSet.
+// podWatch watches the pods of one controller.
 type podWatch struct {
 	changed chan struct{}
 

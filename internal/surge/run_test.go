@@ -119,13 +119,22 @@ const leaving = "web-1-1"
 
 func TestSuccessorIsReadyBeforePodLeaves(t *testing.T) {
 	clusters := map[string]func(t *testing.T) *cluster{
-		"Deployment":          single,
-		"ReplicaSet":          func(t *testing.T) *cluster { return newCluster(t, 1).withoutDeployment() },
-		"autoscaler":          func(t *testing.T) *cluster { return newCluster(t, 1).withAutoscaler(1, 5) },
-		"autoscaler above it": func(t *testing.T) *cluster { return newCluster(t, 1).withAutoscaler(1, 2) },
-		"ScaledObject":        func(t *testing.T) *cluster { return newCluster(t, 1).withScaledObject() },
-		"without Service":     func(t *testing.T) *cluster { c := newCluster(t, 1); c.noService = true; return c },
-		"slow watch":          func(t *testing.T) *cluster { c := newCluster(t, 1); c.watchLag = 3 * time.Second; return c },
+		"Deployment":            single,
+		"ReplicaSet":            func(t *testing.T) *cluster { return newCluster(t, 1).withoutDeployment() },
+		"ReplicationController": func(t *testing.T) *cluster { return newCluster(t, 1).withReplicationController() },
+		"CloneSet":              func(t *testing.T) *cluster { return newCluster(t, 1).withCloneSet() },
+		"CloneSet with minReadySeconds": func(t *testing.T) *cluster {
+			c := newCluster(t, 1).withCloneSet()
+			c.minReady = 15 * time.Second
+			return c
+		},
+		"autoscaler of a ReplicationController": func(t *testing.T) *cluster { return newCluster(t, 1).withReplicationController().withAutoscaler(1, 5) },
+		"autoscaler of a CloneSet":              func(t *testing.T) *cluster { return newCluster(t, 1).withCloneSet().withAutoscaler(1, 5) },
+		"autoscaler":                            func(t *testing.T) *cluster { return newCluster(t, 1).withAutoscaler(1, 5) },
+		"autoscaler above it":                   func(t *testing.T) *cluster { return newCluster(t, 1).withAutoscaler(1, 2) },
+		"ScaledObject":                          func(t *testing.T) *cluster { return newCluster(t, 1).withScaledObject() },
+		"without Service":                       func(t *testing.T) *cluster { c := newCluster(t, 1); c.noService = true; return c },
+		"slow watch":                            func(t *testing.T) *cluster { c := newCluster(t, 1); c.watchLag = 3 * time.Second; return c },
 		"slow controller": func(t *testing.T) *cluster {
 			c := newCluster(t, 1)
 			c.noService, c.readyLag = true, 7*time.Second
@@ -465,7 +474,15 @@ func variant(t *testing.T, n int) *cluster {
 	case 2:
 		c.withScaledObject()
 	case 3:
-		c.withoutDeployment()
+		switch n / 4 % 3 {
+		case 0:
+			c.withoutDeployment()
+		case 1:
+			c.withReplicationController()
+		case 2:
+			c.withCloneSet()
+			c.minReady = time.Duration(n%5) * 4 * time.Second
+		}
 	}
 	c.startup = time.Duration(1+7*(n%4)) * time.Second
 	c.noService = n%3 == 0
@@ -823,9 +840,11 @@ func TestI11SizeIsRestoredAfterRecordWasDeleted(t *testing.T) {
 
 func TestI11SizeIsRestoredAfterItsTargetWasDeleted(t *testing.T) {
 	clusters := map[string]func(t *testing.T) *cluster{
-		"Deployment":   single,
-		"autoscaler":   func(t *testing.T) *cluster { return newCluster(t, 1).withAutoscaler(1, 5) },
-		"ScaledObject": func(t *testing.T) *cluster { return newCluster(t, 1).withScaledObject() },
+		"Deployment":                            single,
+		"autoscaler":                            func(t *testing.T) *cluster { return newCluster(t, 1).withAutoscaler(1, 5) },
+		"ScaledObject":                          func(t *testing.T) *cluster { return newCluster(t, 1).withScaledObject() },
+		"autoscaler of a ReplicationController": func(t *testing.T) *cluster { return newCluster(t, 1).withReplicationController().withAutoscaler(1, 5) },
+		"autoscaler of a CloneSet":              func(t *testing.T) *cluster { return newCluster(t, 1).withCloneSet().withAutoscaler(1, 5) },
 	}
 	for name, makeCluster := range clusters {
 		for _, crash := range []bool{false, true} {
@@ -1191,6 +1210,77 @@ func TestSlowReplicaSetControllerDeletesNoSuccessor(t *testing.T) {
 				ready, serving := c.leastCounts()
 				check.Not(t, ready != 1 || serving != 1, "for a time %d pods were ready, and %d ready endpoints", ready, serving)
 				check.Not(t, c.pod("web-1-2") == nil, "the successor was deleted")
+			})
+		})
+	}
+}
+
+// TestCloneSetKeepsTheSuccessorUntilItIsAvailable has a PodDisruptionBudget that never allows the eviction which Slipway asks for meanwhile.
+func TestCloneSetKeepsTheSuccessorUntilItIsAvailable(t *testing.T) {
+	simulate(t, func(t *testing.T) *cluster { return newCluster(t, 2).withCloneSet() }, func(t *testing.T, ctx context.Context, c *cluster) {
+		c.mu.Lock()
+		c.minReady = time.Minute
+		c.mu.Unlock()
+		result := c.newProcess(ctx, "n1/1").Run(ctx, Request{Pod: *c.pod(leaving), Node: "n1", Decision: startDecision()})
+		check.Not(t, !result.PodLeft || result.RestoreErr != nil, "result %+v", result)
+		took := result.EndedAt.Sub(result.ReadyAt)
+		check.Not(t, took < time.Minute || took > 70*time.Second, "the pod left %s after its successor was ready", took)
+		check.Not(t, c.pod("web-1-2") == nil || c.pod("web-1-3") == nil, "another pod than the leaving one was deleted")
+		ready, serving := c.leastCounts()
+		check.Not(t, ready != 2 || serving != 2, "for a time %d pods were ready, and %d ready endpoints", ready, serving)
+		time.Sleep(time.Minute)
+		check.Is(t, "", c.findTraces())
+	})
+}
+
+func TestCloneSetThatMayCreateNoPodIsRestored(t *testing.T) {
+	simulate(t, func(t *testing.T) *cluster { return newCluster(t, 2).withCloneSet() }, func(t *testing.T, ctx context.Context, c *cluster) {
+		c.mu.Lock()
+		c.scaleLimit, c.neverReady = 1, true
+		c.mu.Unlock()
+		c.setReady("web-1-2", false)
+		result := c.newProcess(ctx, "n1/1").Run(ctx, c.request(startDecision(), time.Time{}))
+		check.Is(t, ReasonNoSuccessor, result.Reason, result)
+		check.Is(t, creationWait, result.EndedAt.Sub(result.StartedAt).Round(time.Second))
+		time.Sleep(time.Minute)
+		check.Is(t, "", c.findTraces())
+		check.Not(t, c.pod(leaving) == nil || c.pod("web-1-2") == nil, "a pod was deleted")
+	})
+}
+
+func TestRolloutOfACloneSetEndsTheSurge(t *testing.T) {
+	for name, tt := range map[string]struct {
+		starts func(c *cluster) bool
+		ended  time.Duration // at most
+	}{
+		"while the successor starts": {func(c *cluster) bool { return c.pod("web-1-2") != nil }, 7 * time.Second},
+		"before the size is lowered": {func(c *cluster) bool { return c.pod(leaving).Annotations[DeletionCostAnnotation] != "" }, 25 * time.Second},
+		"shortly before the size is lowered": {func(c *cluster) bool {
+			isSet := c.pod(leaving).Annotations[DeletionCostAnnotation] != ""
+			if isSet {
+				time.Sleep(costWait / 2) // the owner was read after that change
+			}
+			return isSet
+		}, 25 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulate(t, func(t *testing.T) *cluster { return newCluster(t, 1).withCloneSet() }, func(t *testing.T, ctx context.Context, c *cluster) {
+				go func() {
+					for !tt.starts(c) {
+						time.Sleep(time.Millisecond)
+					}
+					c.mu.Lock()
+					defer c.mu.Unlock()
+					c.replicaSet.Status.UpdateRevision = "web-1-b"
+					c.touch(&c.replicaSet.ObjectMeta)
+				}()
+				result := c.newProcess(ctx, "n1/1").Run(ctx, c.request(startDecision(), time.Time{}))
+				check.Is(t, ReasonRollout, result.Reason, result)
+				took := result.EndedAt.Sub(result.StartedAt)
+				check.Not(t, took > tt.ended, "the surge ended after %s", took)
+				time.Sleep(time.Minute)
+				check.Is(t, "", c.findTraces())
+				check.Not(t, c.pod(leaving) == nil, "the pod was deleted, although its surge failed")
 			})
 		})
 	}

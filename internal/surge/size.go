@@ -140,10 +140,13 @@ func hasNoObject(err error) bool {
 	return e != nil && e.Code == http.StatusNotFound
 }
 
+// customKinds are the kinds of sizeFields that have a CustomResourceDefinition.
+var customKinds = []string{"Rollout", "CloneSet", "ScaledObject"}
+
 // isKindGone reports whether the error of a read means that the CustomResourceDefinition of a target was deleted, and with it the
 // target. Such an answer has no Status, so it may come from a proxy. It counts if the API server answers another request.
 func (s *Surger) isKindGone(ctx context.Context, t sizeTarget, err error) bool {
-	if t.Kind != "ScaledObject" && t.Kind != "Rollout" || !hasNoObject(err) {
+	if !slices.Contains(customKinds, t.Kind) || !hasNoObject(err) {
 		return false
 	}
 	_, err = call(ctx, func(ctx context.Context) ([]kubeapi.HorizontalPodAutoscaler, error) {
@@ -224,12 +227,14 @@ func (s *Surger) lowerRemaining(ctx context.Context, r *record) error {
 func (r *record) remainingTargets() (all []sizeTarget) {
 	add := func(apiVersion, kind, name, uid string) {
 		t := sizeTarget{APIVersion: apiVersion, Kind: kind, Namespace: r.Target.Namespace, Name: name, UID: uid, Field: "replicas"}
-		if want := sizeFields[kind]; uid != "" && uid != r.Target.UID && want.field == t.Field && hasGroup(apiVersion, want.group) {
+		if uid != "" && uid != r.Target.UID && isSized(apiVersion, kind) && sizeFields[kind].field == t.Field {
 			all = append(all, t)
 		}
 	}
 	add(r.Owner.APIVersion, r.Owner.Kind, r.Owner.Name, r.Owner.UID)
-	add("apps/v1", "ReplicaSet", r.ReplicaSet.Name, r.ReplicaSet.UID)
+	if r.ReplicaSet.UID != r.Owner.UID { // only a Deployment or a Rollout has another controller below it
+		add("apps/v1", "ReplicaSet", r.ReplicaSet.Name, r.ReplicaSet.UID)
+	}
 	return all
 }
 
@@ -303,7 +308,7 @@ func (s *Surger) findTarget(ctx context.Context, o owners) (z targetSize, err er
 		return z, err
 	}
 	maxSize := hpa.Spec.MaxReplicas
-	if c := controllerOf(&hpa.ObjectMeta); c != nil && c.Kind == "ScaledObject" && hasGroup(c.APIVersion, "keda.sh") {
+	if c := controllerOf(&hpa.ObjectMeta); c != nil && c.Kind == "ScaledObject" && isSized(c.APIVersion, c.Kind) {
 		t.APIVersion, t.Kind, t.Name, t.UID, t.Field = c.APIVersion, c.Kind, c.Name, c.UID, "minReplicaCount"
 		scaled, err := call(ctx, func(ctx context.Context) (*kubeapi.ScaledObject, error) { return s.api.GetScaledObject(ctx, t.ref()) })
 		switch {
@@ -350,11 +355,10 @@ func (s *Surger) findAutoscaler(ctx context.Context, ref kubeapi.ObjectRef) (*ku
 	if err != nil {
 		return nil, toRefusal("list the HorizontalPodAutoscalers of namespace "+ref.Namespace, err)
 	}
-	group, _, _ := strings.Cut(ref.APIVersion, "/")
 	var found *kubeapi.HorizontalPodAutoscaler
 	for i := range all {
 		target := all[i].Spec.ScaleTargetRef
-		if target.Kind != ref.Kind || target.Name != ref.Name || target.APIVersion != "" && !hasGroup(target.APIVersion, group) {
+		if target.Kind != ref.Kind || target.Name != ref.Name || target.APIVersion != "" && groupOf(target.APIVersion) != groupOf(ref.APIVersion) {
 			continue
 		}
 		if found != nil {

@@ -57,8 +57,8 @@ const (
 	Refused Verdict = "refused"
 )
 
-// Owner is the object that gets a larger size: the pod's Deployment, ReplicaSet or Rollout. If a HorizontalPodAutoscaler
-// or ScaledObject sizes it, Scaler is that object, and its minimum is raised instead.
+// Owner is the object that gets a larger size: the pod's Deployment, ReplicaSet, ReplicationController, Rollout or CloneSet. If a
+// HorizontalPodAutoscaler or ScaledObject sizes it, Scaler is that object, and its minimum is raised instead.
 type Owner struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -105,7 +105,7 @@ const (
 	Raising          Step = "raising"
 	AwaitingReady    Step = "awaiting-ready"
 	AwaitingEndpoint Step = "awaiting-endpoint"
-	// Removing: the size was lowered again, and the ReplicaSet controller deletes the leaving pod.
+	// Removing: the size was lowered again, and the controller of the pod deletes it.
 	Removing Step = "removing"
 	// Evictable: the successor is ready, but lowering the size might delete another pod. The caller has to evict the pod
 	// now. The size is lowered when the pod is terminating.

@@ -23,10 +23,14 @@ import (
 // surger is the field manager of surges.
 const surger = "slipway-surge"
 
-// foreignTypes are the types of Argo Rollouts and KEDA, as far as a surge uses them.
+// foreignTypes are the types of Argo Rollouts, OpenKruise and KEDA, as far as a surge uses them.
 var foreignTypes = []string{
 	`{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"rollouts.argoproj.io"},"spec":{"group":"argoproj.io",` +
 		`"names":{"plural":"rollouts","singular":"rollout","kind":"Rollout","listKind":"RolloutList"},"scope":"Namespaced","versions":[{"name":"v1alpha1",` +
+		`"served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}},"subresources":{"status":{},` +
+		`"scale":{"specReplicasPath":".spec.replicas","statusReplicasPath":".status.replicas"}}}]}}`,
+	`{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"clonesets.apps.kruise.io"},"spec":{"group":"apps.kruise.io",` +
+		`"names":{"plural":"clonesets","singular":"cloneset","kind":"CloneSet","listKind":"CloneSetList"},"scope":"Namespaced","versions":[{"name":"v1alpha1",` +
 		`"served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}},"subresources":{"status":{},` +
 		`"scale":{"specReplicasPath":".spec.replicas","statusReplicasPath":".status.replicas"}}}]}}`,
 	`{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"scaledobjects.keda.sh"},"spec":{"group":"keda.sh",` +
@@ -37,6 +41,7 @@ var foreignTypes = []string{
 
 const (
 	rollouts      = "/apis/argoproj.io/v1alpha1/namespaces/guard/rollouts"
+	cloneSets     = "/apis/apps.kruise.io/v1alpha1/namespaces/guard/clonesets"
 	scaledObjects = "/apis/keda.sh/v1alpha1/namespaces/guard/scaledobjects"
 	deployments   = "/apis/apps/v1/namespaces/guard/deployments"
 	autoscalers   = "/apis/autoscaling/v2/namespaces/guard/horizontalpodautoscalers"
@@ -102,8 +107,15 @@ func (f *fixture) scalable(size int) (name string, collections []string) {
 	f.checkCreated(err)
 	_, err = f.Client().AppsV1().ReplicaSets(namespace).Create(f.ctx, set, metav1.CreateOptions{})
 	f.checkCreated(err)
+	rc := app.ReplicationController()
+	rc.Spec.Replicas = d.Spec.Replicas
+	_, err = f.Client().CoreV1().ReplicationControllers(namespace).Create(f.ctx, rc, metav1.CreateOptions{})
+	f.checkCreated(err)
 	f.createForSurge(rollouts, fmt.Sprintf(`{"apiVersion":"argoproj.io/v1alpha1","kind":"Rollout","metadata":{"name":%q},"spec":{"replicas":%d}}`, name, size))
-	return name, []string{deployments, "/apis/apps/v1/namespaces/guard/replicasets", rollouts}
+	f.createForSurge(cloneSets, fmt.Sprintf(`{"apiVersion":"apps.kruise.io/v1alpha1","kind":"CloneSet","metadata":{"name":%q},"spec":{"replicas":%d}}`, name, size))
+	return name, []string{
+		deployments, "/apis/apps/v1/namespaces/guard/replicasets", "/api/v1/namespaces/guard/replicationcontrollers", rollouts, cloneSets,
+	}
 }
 
 func (f *fixture) checkCreated(err error) {
