@@ -77,9 +77,10 @@ still blocked by a PodDisruptionBudget when its termination must start is delete
 node stays cordoned after the deadline.
 
 With --surge, a pod gets a successor on another node before it leaves, if its owner would have no ready pod without it, or
-if its PodDisruptionBudget never allows its eviction. Without the flag no pod gets one. "--surge=annotated" does it only for
-pods with the annotation slipway.dev/surge: "true", on the pod or its owner. "--surge=always", or only "--surge", does it for
-all pods without the annotation "false". Ctrl-C restores the size of the owners.
+if its PodDisruptionBudget never allows its eviction, or has denied it for a minute. Without the flag no pod gets one.
+"--surge=annotated" does it only for pods with the annotation slipway.dev/surge: "true", on the pod or its owner.
+"--surge=always", or only "--surge", does it for all pods without the annotation "false". Ctrl-C restores the size of the
+owners.
 
 Several nodes are all cordoned before the first eviction. They are drained one after another, or at the same time if
 --deadline is set.
@@ -120,7 +121,7 @@ func (f *drainFlags) addFlags(cmd *cobra.Command) {
 	fs.StringVar(&f.evictionRequests, "eviction-requests", config.EvictionRequestsAuto, config.EvictionRequestsUsage)
 	fs.BoolVar(&f.waitDetach, "wait-for-detach", false, "also wait until the pods' volumes are detached")
 	f.output.addFlag(fs)
-	f.surge.addFlags(fs, "start the successor of a pod first, if the pod is the last ready one of its owner, or if its PDB never allows an eviction: never, annotated or always")
+	f.surge.addFlags(fs, "start the successor of a pod first, if the pod is the last ready one of its owner, or if its PDB does not allow its eviction: never, annotated or always")
 	_ = fs.MarkHidden("chunk-size")
 	f.kube.addFlags(fs)
 }

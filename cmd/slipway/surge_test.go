@@ -29,7 +29,7 @@ import (
 // then. Its owner is restored 3 s after the end of a context.
 type startingSurger struct{ startup time.Duration }
 
-func (startingSurger) Decide(context.Context, kubeapi.Pod, []*kubeapi.PodDisruptionBudget, bool, time.Time) (surge.Decision, error) {
+func (startingSurger) Decide(context.Context, kubeapi.Pod, []*kubeapi.PodDisruptionBudget, time.Time, time.Time) (surge.Decision, error) {
 	return surge.Decision{Verdict: surge.Needed, Reason: "last-ready", Detail: "no other pod of Deployment shop/web is ready"}, nil
 }
 
@@ -140,7 +140,7 @@ func TestPreviewFindsRoomForAllSuccessorsTogether(t *testing.T) {
 // untilSurger refuses every pod, and says for which time it decides.
 type untilSurger struct{ startingSurger }
 
-func (untilSurger) Decide(_ context.Context, _ kubeapi.Pod, _ []*kubeapi.PodDisruptionBudget, _ bool, until time.Time) (surge.Decision, error) {
+func (untilSurger) Decide(_ context.Context, _ kubeapi.Pod, _ []*kubeapi.PodDisruptionBudget, _, until time.Time) (surge.Decision, error) {
 	if until.IsZero() {
 		return surge.Decision{Verdict: surge.Refused, Detail: "no limit"}, nil
 	}

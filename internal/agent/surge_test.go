@@ -16,7 +16,7 @@ import (
 // fakeSurger refuses no surge, and fails each. It counts what runs.
 type fakeSurger struct{ surges, restorers atomic.Int32 }
 
-func (*fakeSurger) Decide(context.Context, kubeapi.Pod, []*kubeapi.PodDisruptionBudget, bool, time.Time) (surge.Decision, error) {
+func (*fakeSurger) Decide(context.Context, kubeapi.Pod, []*kubeapi.PodDisruptionBudget, time.Time, time.Time) (surge.Decision, error) {
 	return surge.Decision{Verdict: surge.Needed, Reason: surge.ReasonLastReady, Owner: surge.Owner{UID: "web"}, StartupSeconds: 1}, nil
 }
 
@@ -65,8 +65,8 @@ type slowSurger struct {
 
 func newSlowSurger() *slowSurger { return &slowSurger{restore: 15 * time.Second} }
 
-func (s *slowSurger) Decide(ctx context.Context, pod kubeapi.Pod, pdbs []*kubeapi.PodDisruptionBudget, known bool, until time.Time) (surge.Decision, error) {
-	d, err := s.fakeSurger.Decide(ctx, pod, pdbs, known, until)
+func (s *slowSurger) Decide(ctx context.Context, pod kubeapi.Pod, pdbs []*kubeapi.PodDisruptionBudget, deniedSince, until time.Time) (surge.Decision, error) {
+	d, err := s.fakeSurger.Decide(ctx, pod, pdbs, deniedSince, until)
 	if s.started.Load() > 0 {
 		d.Verdict, d.Reason = surge.Refused, surge.ReasonNoTime
 	}

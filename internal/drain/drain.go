@@ -44,9 +44,10 @@ type API interface {
 // methods must be safe for concurrent use.
 type Surger interface {
 	// Decide reads the pod's owner and says whether the pod gets a successor first. It changes nothing. pdbs are the
-	// PodDisruptionBudgets that select the pod; known is false if they were not read. until is as in surge.Request. An
-	// error means that the owner could not be read. The drain then continues without surging, and reports the error.
-	Decide(ctx context.Context, pod kubeapi.Pod, pdbs []*kubeapi.PodDisruptionBudget, known bool, until time.Time) (surge.Decision, error)
+	// PodDisruptionBudgets that select the pod, as far as they were read. deniedSince is since when they have denied the
+	// eviction without a break; zero means that they have not. until is as in surge.Request. An error means that the owner
+	// could not be read. The drain then continues without surging, and reports the error.
+	Decide(ctx context.Context, pod kubeapi.Pod, pdbs []*kubeapi.PodDisruptionBudget, deniedSince, until time.Time) (surge.Decision, error)
 	// Run carries out one surge. It returns when the pod is terminating or gone, when the surge failed, or when ctx ends.
 	// In each case it has restored the owner's size before, for at most 15 s after the end of ctx.
 	Run(ctx context.Context, r surge.Request) surge.Result
@@ -114,8 +115,8 @@ type Options struct {
 	// WasDrained says that an earlier drain already drained the node. OnPodArrived is then also called for a pod that is
 	// on the node at the start.
 	WasDrained bool
-	// Surger, if set, starts successors of pods that are the last ready pod of their owner, or that their PDB never allows to
-	// evict.
+	// Surger, if set, starts successors of pods that are the last ready pod of their owner, or that their PDB does not allow to
+	// evict, never or for a while.
 	Surger Surger
 	// Volumes, if set, makes the drain wait until the volumes of the drained pods are detached.
 	Volumes VolumeAPI

@@ -62,6 +62,8 @@ type sharedBackoff struct {
 	lastSentAt    time.Time // of the latest request
 	until         time.Time
 	pause         time.Duration
+	// refusedSince is when the first of the refusals without a break was answered; zero if the obstacle may be over.
+	refusedSince time.Time
 }
 
 // allowsRequest reports whether a request may be sent now. If not, it returns when the next request may be sent. The
@@ -79,6 +81,9 @@ func (b *sharedBackoff) allowsRequest(now time.Time) (allowed bool, from time.Ti
 // extend starts the backoff again for at least the duration least and at most longest. Each time it doubles the last
 // duration. If the backoff is active, extend does nothing: the requests in flight met the obstacle together.
 func (b *sharedBackoff) extend(now time.Time, minPause, maxPause time.Duration) {
+	if b.refusedSince.IsZero() {
+		b.refusedSince = now
+	}
 	if now.Before(b.until) {
 		return
 	}
@@ -86,7 +91,7 @@ func (b *sharedBackoff) extend(now time.Time, minPause, maxPause time.Duration) 
 	b.until = now.Add(b.pause)
 }
 
-func (b *sharedBackoff) reset() { b.pause, b.until = 0, time.Time{} }
+func (b *sharedBackoff) reset() { b.pause, b.until, b.refusedSince = 0, time.Time{}, time.Time{} }
 
 func newPDBState() *pdbState {
 	return &pdbState{namespaces: map[string]*namespacePDBs{}, backoffs: map[string]*sharedBackoff{}}
@@ -218,7 +223,7 @@ func (d *Drain) applyPDBStatus(b *kubeapi.PodDisruptionBudget, now time.Time) {
 	}
 	for _, key := range []string{key, key + notReadySuffix} {
 		if backoff := d.pdbs.backoffs[key]; backoff != nil && backoff.reason == ObstaclePDB && allowsRetry(b, key) {
-			backoff.until = now
+			backoff.until, backoff.refusedSince = now, time.Time{}
 		}
 	}
 }
@@ -361,7 +366,7 @@ func (b *pdbState) moveBackoffToCoveringPDBs(p *podState) {
 		p.backoff = b.multiplePDBBackoff(&p.pod)
 	}
 	if p.backoff != old && p.backoff.until.IsZero() {
-		p.backoff.until, p.backoff.pause, p.backoff.detail = old.until, old.pause, old.detail
+		p.backoff.until, p.backoff.pause, p.backoff.detail, p.backoff.refusedSince = old.until, old.pause, old.detail, old.refusedSince
 	}
 }
 

@@ -83,7 +83,7 @@ func Predict(ctx context.Context, api API, o Options, dryRun bool) (Prediction, 
 	f.Problems = d.readGroupsOfWaitingPods(ctx, now)
 	f.Problems = append(f.Problems, d.readPDBsOfWaitingPods(ctx)...)
 	d.markBlockedByPDBs(now)
-	d.predictSurges(ctx)
+	d.predictSurges(ctx, now)
 	if dryRun {
 		d.dryRunAndRecordObstacles(ctx, now)
 	}

@@ -93,6 +93,8 @@ type podSpec struct {
 	copies  int
 	changes []podOption
 	arrives time.Duration
+	// recovers is when an unready pod becomes ready; 0 is never.
+	recovers time.Duration
 }
 
 type pdbSpec struct {
@@ -156,6 +158,9 @@ func drawScenario(t *rapid.T) scenario {
 		p.changes = append(p.changes, drawGroup(t))
 		w.pods = append(w.pods, p)
 	}
+	for range rapid.IntRange(0, 2).Draw(t, "unhealthy") {
+		w.pods = append(w.pods, drawUnhealthyPod(t))
+	}
 	for range rapid.IntRange(0, 3).Draw(t, "budgets") {
 		w.pdbs = append(w.pdbs, pdbSpec{
 			app:     rapid.SampledFrom([]string{"", "a", "b", "c"}).Draw(t, "budgetApp"),
@@ -164,6 +169,14 @@ func drawScenario(t *rapid.T) scenario {
 		})
 	}
 	return w
+}
+
+// drawUnhealthyPod draws a pod of an owner that is on another node and not ready, so that a PDB may deny evictions for a while.
+func drawUnhealthyPod(t *rapid.T) podSpec {
+	return podSpec{
+		copies: 1, recovers: drawSeconds(t, "recovers", 0, 5, 30),
+		changes: []podOption{asNotReady, onNode(otherNode), withLabel("app", rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "unhealthyApp"))},
+	}
 }
 
 // drawGroup draws the group of a pod, for few pods. The PodGroup does not exist.
@@ -218,8 +231,11 @@ func drawQuietScenario(t *rapid.T) scenario {
 			withGrace(drawSeconds(t, "grace", 1, 5)), withLabel("app", rapid.SampledFrom([]string{"a", "b"}).Draw(t, "app")),
 		}})
 	}
+	if rapid.Bool().Draw(t, "unhealthy") {
+		w.pods = append(w.pods, drawUnhealthyPod(t))
+	}
 	if rapid.Bool().Draw(t, "budget") {
-		w.pdbs = []pdbSpec{{app: "a", healthy: 1000}}
+		w.pdbs = []pdbSpec{{app: "a", healthy: rapid.SampledFrom([]int{1, 1000}).Draw(t, "healthy")}}
 	}
 	return w
 }
@@ -243,6 +259,11 @@ func (w scenario) addTo(s *sim) {
 	for i, p := range w.pods {
 		for j := range p.copies {
 			name := fmt.Sprintf("p%d-%d", i, j)
+			if p.recovers > 0 {
+				pod := s.addPod(name, p.changes...)
+				time.AfterFunc(p.recovers, func() { s.addOrUpdatePod(pod, asReady) })
+				continue
+			}
 			if p.arrives == 0 {
 				s.addPod(name, p.changes...)
 				continue

@@ -174,6 +174,10 @@ func asNotReady(p *simPod) {
 	p.Status.Conditions = []kubeapi.Condition{{Type: "Ready", Status: "False"}}
 }
 
+func asReady(p *simPod) {
+	p.Status.Conditions = []kubeapi.Condition{{Type: "Ready", Status: "True"}}
+}
+
 func withEmptyDir(p *simPod) {
 	p.Spec.Volumes = []kubeapi.Volume{{Name: "scratch", EmptyDir: &kubeapi.EmptyDirVolume{}}}
 }

@@ -209,7 +209,7 @@ func (d *Drain) awaitSurge(ctx context.Context, p *podState, now time.Time) (wai
 		d.giveUpSurge(p, now)
 		return false, time.Time{}
 	}
-	if s.phase == surgeSettled && s.denied && !now.Before(s.nextAt) && d.arePDBsRead(p.pod.Namespace) {
+	if s.phase == surgeSettled && p.isSurgeDecisionDue(now, end) && d.arePDBsRead(p.pod.Namespace) {
 		s.phase = surgeUndecided
 	}
 	isOwnerSurging := s.run != nil || d.surgingOwners[s.controller]
@@ -226,7 +226,7 @@ func (d *Drain) awaitSurge(ctx context.Context, p *podState, now time.Time) (wai
 			s.phase = surgeSettled // evicting a pod that leaves changes nothing
 		}
 	}
-	if !s.delaysEviction() {
+	if !s.delaysEviction() || p.mayLeaveBeforeSuccessor() {
 		return false, time.Time{}
 	}
 	waitsFor := s.waitsFor
@@ -253,6 +253,35 @@ func (s *podSurge) delaysEviction() bool {
 	return true
 }
 
+// isSurgeDecisionDue reports whether the drain has to decide again about a pod that may be evicted without a surge. end is when a surge
+// has to end.
+func (p *podState) isSurgeDecisionDue(now, end time.Time) bool {
+	s, last := p.surge, p.surge.report.Decision
+	if s.denied && !now.Before(s.nextAt) {
+		return true
+	}
+	return last.Verdict == surge.NotYet && !p.deniedSince().IsZero() && (!now.Before(last.DecideAgainAt) || !end.Equal(s.decidedUntil))
+}
+
+// deniedSince returns since when the PDB of the pod has denied each eviction; zero means that it may allow the next one.
+func (p *podState) deniedSince() time.Time {
+	if p.backoff == nil || p.backoff.reason != ObstaclePDB {
+		return time.Time{}
+	}
+	return p.backoff.refusedSince
+}
+
+// mayLeaveBeforeSuccessor reports whether a pod that gets a successor because of a denial may be evicted before that: its PDB allows
+// evictions again. Otherwise a successor that is never Ready would delay the drain.
+func (p *podState) mayLeaveBeforeSuccessor() bool {
+	s := p.surge
+	if s.phase != surgeRunning || s.run.decideAgain || s.report.Decision.Reason != surge.ReasonPDBDenies {
+		return false
+	}
+	step := s.report.Progress.Step
+	return p.deniedSince().IsZero() && (step == surge.Raising || step == surge.AwaitingReady)
+}
+
 // arePDBsRead reports whether the PDBs of a namespace were read, or cannot be read now.
 func (d *Drain) arePDBsRead(namespace string) bool {
 	ns := d.pdbs.namespaces[namespace]
@@ -270,11 +299,12 @@ func (d *Drain) startSurgeDecision(ctx context.Context, p *podState, end time.Ti
 	}
 	d.decidingSurges++
 	pod, until := p.pod, s.decidedUntil
-	pdbs, known := d.pdbs.pdbsCovering(&p.pod)
+	pdbs, _ := d.pdbs.pdbsCovering(&p.pod)
+	deniedSince := p.deniedSince()
 	d.background.Go(func() {
 		bounded, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
-		decision, err := d.options.Surger.Decide(bounded, pod, pdbs, known, until)
+		decision, err := d.options.Surger.Decide(bounded, pod, pdbs, deniedSince, until)
 		d.inbox.putAndWake(func(now time.Time) { d.recordSurgeDecision(p, decision, err, now) })
 	})
 }
@@ -560,7 +590,7 @@ func (p *podState) toSurgeReport() *SurgeReport {
 		return nil
 	}
 	r := p.surge.report
-	isNeeded := r.Decision.Verdict == surge.Needed || r.Decision.Verdict == surge.Refused
+	isNeeded := r.Decision.Verdict == surge.Needed || r.Decision.Verdict == surge.Refused || r.Decision.Verdict == surge.NotYet && p.isWaiting()
 	if !isNeeded && r.Problem == "" && r.Result.StartedAt.IsZero() {
 		return nil
 	}
@@ -574,22 +604,27 @@ func (p *podState) noteSurgeDenial() {
 	}
 }
 
-// predictSurges decides for each waiting pod whether it would get a successor first.
-func (d *Drain) predictSurges(ctx context.Context) {
+// predictSurges decides for each waiting pod whether it would get a successor first. A pod that its PDB would deny now counts as denied
+// since now.
+func (d *Drain) predictSurges(ctx context.Context, now time.Time) {
 	slots := make(chan struct{}, d.options.maxOtherInFlight())
 	for _, p := range d.dropGoneAndSortRemaining() {
 		if !p.isWaiting() || !d.asksSurger(p) {
 			continue
 		}
 		p.surge = &podSurge{}
-		pdbs, known := d.pdbs.pdbsCovering(&p.pod)
+		pdbs, _ := d.pdbs.pdbsCovering(&p.pod)
 		pod, until := p.pod, d.surgeEnd(p)
+		var deniedSince time.Time
+		if p.blocked.Reason == ObstaclePDB {
+			deniedSince = now
+		}
 		slots <- struct{}{}
 		d.background.Go(func() {
 			defer func() { <-slots }()
 			bounded, cancel := context.WithTimeout(ctx, maxDecisionTime)
 			defer cancel()
-			p.surge.report.setDecision(d.options.Surger.Decide(bounded, pod, pdbs, known, until))
+			p.surge.report.setDecision(d.options.Surger.Decide(bounded, pod, pdbs, deniedSince, until))
 		})
 	}
 	d.background.Wait()

@@ -40,12 +40,12 @@ type fakeSurger struct {
 }
 
 type decideCall struct {
-	pod   string
-	pdbs  int
-	known bool
-	at    time.Time
-	until time.Time
-	n     int // number of this call for the pod, from 0
+	pod         string
+	pdbs        int
+	deniedSince time.Time
+	at          time.Time
+	until       time.Time
+	n           int // number of this call for the pod, from 0
 }
 
 type runCall struct {
@@ -67,10 +67,10 @@ func verdict(v surge.Verdict) surge.Decision {
 }
 
 func (f *fakeSurger) Decide(
-	ctx context.Context, pod kubeapi.Pod, pdbs []*kubeapi.PodDisruptionBudget, known bool, until time.Time,
+	ctx context.Context, pod kubeapi.Pod, pdbs []*kubeapi.PodDisruptionBudget, deniedSince, until time.Time,
 ) (surge.Decision, error) {
 	f.mu.Lock()
-	c := decideCall{pod: pod.Name, pdbs: len(pdbs), known: known, at: time.Now(), until: until, n: len(f.decisionsAbout(pod.Name))}
+	c := decideCall{pod: pod.Name, pdbs: len(pdbs), deniedSince: deniedSince, at: time.Now(), until: until, n: len(f.decisionsAbout(pod.Name))}
 	f.decisions = append(f.decisions, c)
 	f.mu.Unlock()
 	if f.decide != nil {
@@ -302,7 +302,7 @@ func TestDeniedEvictionIsDecidedAgainWithItsPDB(t *testing.T) {
 		web := s.addBlockedPod("web")
 		f := newFakeSurger(s)
 		f.decide = func(_ context.Context, c decideCall) (surge.Decision, error) {
-			if !c.known {
+			if c.pdbs == 0 {
 				return verdict(surge.NotNeeded), nil
 			}
 			return needed(f.startup), nil
@@ -313,6 +313,120 @@ func TestDeniedEvictionIsDecidedAgainWithItsPDB(t *testing.T) {
 		check.Is(t, 1, f.decisions[1].pdbs)
 		waited := f.decisions[1].at.Sub(f.decisions[0].at)
 		check.Not(t, waited > 100*time.Millisecond, "decided again after %s", waited)
+	})
+}
+
+// decideDenied decides as a Surger with minDenial about a pod that only its PDB keeps from leaving.
+func decideDenied(minDenial time.Duration) func(context.Context, decideCall) (surge.Decision, error) {
+	return func(_ context.Context, c decideCall) (surge.Decision, error) {
+		d := needed(10 * time.Second)
+		d.Reason = surge.ReasonPDBDenies
+		switch at := c.deniedSince.Add(minDenial); {
+		case c.pdbs == 0 || c.deniedSince.IsZero():
+			return verdict(surge.NotNeeded), nil
+		case time.Now().Before(at):
+			d.Verdict, d.Detail, d.DecideAgainAt = surge.NotYet, "the PDB denies the eviction", at
+		}
+		return d, nil
+	}
+}
+
+// addDenyingPDB adds a pod with a PDB that would allow its eviction if another pod were healthy.
+func (s *sim) addDenyingPDB(name string, changes ...podOption) (*simPod, *simPDB) {
+	p := s.addPod(name, append([]podOption{withLabel("app", name)}, changes...)...)
+	return p, s.addPDB(name, 1, 2, map[string]string{"app": name})
+}
+
+func TestPodGetsSuccessorOnceItsPDBHasDeniedForAWhile(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		web, _ := s.addDenyingPDB("web")
+		f := newFakeSurger(s)
+		f.decide = decideDenied(time.Minute)
+		r := runDrainTo(t, s, Drained, Options{Surger: f})
+		got := podReportOf(t, r, web)
+		check.Is(t, Surged, got.Removal)
+		must.Not(t, len(f.runs) != 1, "surges: %+v", f.runs)
+		check.Is(t, surge.ReasonPDBDenies, f.runs[0].Decision.Reason)
+		waited := f.runs[0].at.Sub(r.StartedAt)
+		check.Not(t, waited < time.Minute || waited > time.Minute+maxPDBPauseVoluntary+time.Second, "surge after %s", waited)
+		denied := s.findRequests("evict", web)
+		check.Not(t, len(denied) < 10, "only %d evictions were tried before", len(denied))
+		for _, c := range f.decisions[1:] {
+			check.Not(t, c.deniedSince.IsZero() || c.deniedSince.After(denied[0].at.Add(time.Second)), "denied since %s", c.deniedSince.Sub(r.StartedAt))
+		}
+	})
+}
+
+// TestOnlyDenialsWithoutABreakLeadToASuccessor has a PDB that allows an eviction for one second, which another client uses.
+func TestOnlyDenialsWithoutABreakLeadToASuccessor(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		web, pdb := s.addDenyingPDB("web")
+		s.failAll("evict", fault{err: newDenial("The disruption budget web needs 1 healthy pods and has 1 currently")})
+		for at, healthy := range map[time.Duration]int32{40 * time.Second: 0, 41 * time.Second: 1} {
+			s.changeAfter(at, func() { pdb.minHealthy = healthy; s.wakeWatchers() })
+		}
+		f := newFakeSurger(s)
+		f.decide = decideDenied(time.Minute)
+		r := runDrainTo(t, s, Drained, Options{Surger: f})
+		check.Is(t, Surged, podReportOf(t, r, web).Removal)
+		must.Not(t, len(f.runs) != 1, "surges: %+v", f.runs)
+		waited := f.runs[0].at.Sub(r.StartedAt)
+		check.Not(t, waited < 100*time.Second || waited > 100*time.Second+maxPDBPauseVoluntary+time.Second, "surge after %s", waited)
+	})
+}
+
+// TestNearerDeadlineIsDecidedAgainAboutADeniedPod gets a deadline before the time of the next decision.
+func TestNearerDeadlineIsDecidedAgainAboutADeniedPod(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		s.addDenyingPDB("web", withGrace(5*time.Second))
+		f := newFakeSurger(s)
+		f.decide = decideDenied(time.Hour)
+		d, wait := startDrain(t.Context(), t, s, Options{Surger: f})
+		time.Sleep(15*time.Second + 500*time.Millisecond)
+		changed := time.Now()
+		d.SetTimeLimits(deadlineIn(30 * time.Second))
+		r, err := wait()
+		checkOutcome(t, r, err, Drained)
+		i := slices.IndexFunc(f.decisions, func(c decideCall) bool { return !c.until.IsZero() })
+		must.Not(t, i < 0, "no decision with the deadline: %+v", f.decisions)
+		check.Not(t, f.decisions[i].at.Sub(changed) > 100*time.Millisecond, "decided again after %s", f.decisions[i].at.Sub(changed))
+	})
+}
+
+func TestDeniedPodLeavesAsSoonAsItsPDBAllowsIt(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		web, pdb := s.addDenyingPDB("web")
+		f := newFakeSurger(s)
+		f.decide = decideDenied(time.Minute)
+		f.run = func(ctx context.Context, _ *fakeSurger, r surge.Request) surge.Result { // the successor is never ready
+			r.OnProgress(surge.Progress{Step: surge.AwaitingReady, Since: time.Now(), Detail: "starting"})
+			for s.countRemainingPods() > 0 && elapsed.Sleep(ctx, 100*time.Millisecond) {
+			}
+			return surge.Result{PodLeft: ctx.Err() == nil}
+		}
+		s.changeAfter(2*time.Minute, func() { pdb.minHealthy = 0; s.wakeWatchers() })
+		r := runDrainTo(t, s, Drained, Options{Surger: f})
+		got := podReportOf(t, r, web)
+		check.Is(t, Evicted, got.Removal)
+		waited := got.RemovalRequestedAt.Sub(r.StartedAt)
+		check.Not(t, waited < 2*time.Minute || waited > 2*time.Minute+100*time.Millisecond, "evicted after %s", waited)
+		check.Is(t, 1, len(f.runs))
+	})
+}
+
+func TestOnlyWaitingPodsAreReportedAsNotYetDecided(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		web, pdb := s.addDenyingPDB("web", withGrace(5*time.Second))
+		stays, _ := s.addDenyingPDB("stays", withGrace(5*time.Second))
+		s.changeAfter(20*time.Second, func() { pdb.minHealthy = 0; s.wakeWatchers() })
+		f := newFakeSurger(s)
+		f.decide = decideDenied(time.Minute)
+		o := Options{Surger: f, TimeLimits: timeoutIn(30 * time.Second)}
+		check.Is(t, "not-yet: the PDB denies the eviction", findPrediction(t, runPreview(t, s, o, false), web).Surge.String())
+		r := runDrainTo(t, s, TimedOut, o)
+		check.Is(t, Evicted, podReportOf(t, r, web).Removal)
+		check.Is(t, "", podReportOf(t, r, web).Surge.String())
+		check.Is(t, "not-yet: the PDB denies the eviction", podReportOf(t, r, stays).Surge.String())
 	})
 }
 
@@ -629,7 +743,8 @@ func TestPreviewSaysWhoWouldSurge(t *testing.T) {
 		check.Is(t, ObstaclePDB, got.Obstacle.Reason)
 		check.Is(t, "refused: the test says so", findPrediction(t, p, set).Surge.String())
 		about := f.decisionsAbout("web")[0]
-		check.Not(t, !about.known || about.pdbs != 1 || !about.until.Before(limits.Deadline), "%+v", about)
+		check.Not(t, about.pdbs != 1 || about.deniedSince.IsZero() || !about.until.Before(limits.Deadline), "%+v", about)
+		check.Is(t, true, f.decisionsAbout("set")[0].deniedSince.IsZero())
 		check.Is(t, 0, len(f.runs))
 	})
 }
@@ -648,7 +763,7 @@ func newWildSurger(s *sim, seed int) *fakeSurger {
 		if !elapsed.Sleep(ctx, pauses[pick("decides", c.pod, c.n, len(pauses))]) {
 			return surge.Decision{}, ctx.Err()
 		}
-		switch pick("verdict", c.pod, c.n, 6) {
+		switch pick("verdict", c.pod, c.n, 8) {
 		case 0:
 			return verdict(surge.NotNeeded), nil
 		case 1:
@@ -657,6 +772,14 @@ func newWildSurger(s *sim, seed int) *fakeSurger {
 			return surge.Decision{}, errors.New("no answer")
 		case 3:
 			return needed(0), nil
+		case 4:
+			d := verdict(surge.NotYet)
+			d.DecideAgainAt = time.Now().Add(pauses[pick("again", c.pod, c.n, len(pauses))] - time.Second)
+			return d, nil
+		case 5:
+			d := needed(10 * time.Second)
+			d.Reason = surge.ReasonPDBDenies
+			return d, nil
 		}
 		return needed(10 * time.Second), nil
 	}

@@ -213,7 +213,7 @@ func traceSurges(d Drain, add func(at time.Time, warning bool, why, what string,
 		}
 	}
 	for _, k := range order {
-		what := map[string]string{"needed": "got a successor first", "refused": "got no successor"}[k.verdict]
+		what := map[string]string{"needed": "got a successor first", "refused": "got no successor", "not-yet": "waited for their PDB before a successor"}[k.verdict]
 		add(d.StartedAt, k.verdict != "needed", why[k], "%s: %s, reason %s", observe.FormatCount(count[k], "pod"), cmp.Or(what, "not decided about"),
 			cmp.Or(k.reason, "not given"))
 	}

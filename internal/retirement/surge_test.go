@@ -16,7 +16,7 @@ import (
 // countingSurger needs no surge, and counts the decisions.
 type countingSurger struct{ decisions *atomic.Int32 }
 
-func (s countingSurger) Decide(context.Context, kubeapi.Pod, []*kubeapi.PodDisruptionBudget, bool, time.Time) (surge.Decision, error) {
+func (s countingSurger) Decide(context.Context, kubeapi.Pod, []*kubeapi.PodDisruptionBudget, time.Time, time.Time) (surge.Decision, error) {
 	s.decisions.Add(1)
 	return surge.Decision{Verdict: surge.NotNeeded, Reason: surge.ReasonOthersReady}, nil
 }

@@ -43,22 +43,25 @@ type cluster struct {
 	claims     map[string]*kubeapi.PersistentVolumeClaim
 	watchers   map[*watcher]bool
 
-	launch      time.Duration // from the creation of a pod until an instance has joined for it
-	startup     time.Duration // of a pod, from then to Ready
-	noRoom      bool          // the scheduler finds no node
-	noService   bool
-	neverReady  bool          // new pods do not become Ready
-	stuckScaler bool          // the autoscaler does not lower the size
-	removalLag  time.Duration // from a lower size until the ReplicaSet controller removes a pod
-	surplusAt   time.Time     // since when there are too many pods
-	stalledFor  time.Duration // from stalledAt: the EndpointSlice controller does nothing
-	stalledAt   time.Time
-	watchLag    time.Duration // until a watch of pods shows a change
-	readyLag    time.Duration // until the ReplicaSet controller sees that a pod is Ready
-	minReady    time.Duration // spec.minReadySeconds of a CloneSet
-	scaleLimit  int           // spec.scaleStrategy.maxUnavailable of a CloneSet; 0 is none
-	metric      int32
-	gitOps      time.Duration // period in which a GitOps tool writes the wanted size; 0 is none
+	launch     time.Duration // from the creation of a pod until an instance has joined for it
+	startup    time.Duration // of a pod, from then to Ready
+	noRoom     bool          // the scheduler finds no node
+	noService  bool
+	neverReady bool            // new pods do not become Ready
+	unhealthy  map[string]bool // pods that do not become Ready
+	// minAvailable is that of a PodDisruptionBudget; 0 is none.
+	minAvailable int
+	stuckScaler  bool          // the autoscaler does not lower the size
+	removalLag   time.Duration // from a lower size until the ReplicaSet controller removes a pod
+	surplusAt    time.Time     // since when there are too many pods
+	stalledFor   time.Duration // from stalledAt: the EndpointSlice controller does nothing
+	stalledAt    time.Time
+	watchLag     time.Duration // until a watch of pods shows a change
+	readyLag     time.Duration // until the ReplicaSet controller sees that a pod is Ready
+	minReady     time.Duration // spec.minReadySeconds of a CloneSet
+	scaleLimit   int           // spec.scaleStrategy.maxUnavailable of a CloneSet; 0 is none
+	metric       int32
+	gitOps       time.Duration // period in which a GitOps tool writes the wanted size; 0 is none
 
 	// wanted is the size that the user wants, or the user's minimum of an autoscaler.
 	wanted       int32
@@ -121,7 +124,7 @@ func isController() *bool { yes := true; return &yes }
 func newCluster(t *testing.T, size int32) *cluster {
 	c := &cluster{
 		t: t, nodes: map[string]*kubeapi.Node{}, pods: map[string]*kubeapi.Pod{}, leases: map[string]*kubeapi.Lease{}, watchers: map[*watcher]bool{},
-		claims: map[string]*kubeapi.PersistentVolumeClaim{}, forbidden: map[string]bool{},
+		claims: map[string]*kubeapi.PersistentVolumeClaim{}, forbidden: map[string]bool{}, unhealthy: map[string]bool{},
 		startup: 20 * time.Second, wanted: size, metric: size,
 	}
 	c.deployment = &kubeapi.Workload{}
@@ -177,6 +180,16 @@ func (c *cluster) withController(apiVersion, kind string) *cluster {
 	for _, p := range c.pods {
 		p.OwnerReferences = []kubeapi.OwnerReference{c.controller}
 	}
+	c.updateStatus()
+	return c
+}
+
+// withUnhealthyPod makes the second pod of the owner unready, and adds a PodDisruptionBudget that therefore allows no eviction.
+func (c *cluster) withUnhealthyPod() *cluster {
+	c.unhealthy["web-1-2"] = true
+	c.pods["web-1-2"].Status.Conditions[0].Status = "False"
+	c.minAvailable = len(c.pods) - 1
+	c.leastReady, c.leastServing = c.minAvailable, c.minAvailable
 	c.updateStatus()
 	return c
 }
@@ -361,7 +374,7 @@ func (c *cluster) reconcilePods(now time.Time) {
 		case p.Status.Phase == "Pending" && age >= c.startup/2:
 			p.Status.Phase = "Running"
 			c.notify(p, false)
-		case p.Status.Phase == "Running" && !ready && age >= c.startup && !c.neverReady:
+		case p.Status.Phase == "Running" && !ready && age >= c.startup && !c.neverReady && !c.unhealthy[p.Name]:
 			p.Status.Conditions = []kubeapi.Condition{scheduled, {Type: "Ready", Status: "True", LastTransitionTime: now}}
 			c.notify(p, false)
 		}
@@ -401,6 +414,17 @@ func (c *cluster) stallEndpoints(d time.Duration) { c.stalledAt, c.stalledFor = 
 func (c *cluster) countServing(now time.Time) (n int) {
 	for _, p := range c.pods {
 		if c.isServing(p, now) {
+			n++
+		}
+	}
+	return n
+}
+
+// countHealthy returns how many pods the disruption controller counts as healthy. It sees them as the ReplicaSet controller does: both
+// have the same informer of pods.
+func (c *cluster) countHealthy() (n int) {
+	for _, p := range c.pods {
+		if c.isCounted(p) {
 			n++
 		}
 	}
@@ -511,7 +535,7 @@ func (c *cluster) scaleByUser(size int32) {
 		c.setReplicas(c.sized(), size, "kubectl")
 	}
 	c.wanted = size
-	c.leastReady = min(c.leastReady, int(c.lowestWanted()))
+	c.leastReady = min(c.leastReady, c.lowestReady())
 }
 
 // deleteTarget deletes the object that Slipway raises. The user then wants what it has wanted. A ReplicaSet without a Deployment stays.
@@ -536,6 +560,9 @@ func (c *cluster) lowestWanted() int32 {
 	}
 	return c.wanted
 }
+
+// lowestReady returns how many pods have to be Ready at least.
+func (c *cluster) lowestReady() int { return int(c.lowestWanted()) - len(c.unhealthy) }
 
 // field returns the value that the user sets and Slipway raises.
 func (c *cluster) field() *int32 {

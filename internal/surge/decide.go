@@ -19,25 +19,31 @@ const (
 	reversalMemory = 10 * time.Minute
 	// scalerInterval is how often a HorizontalPodAutoscaler is evaluated, by default.
 	scalerInterval = 15 * time.Second
+	// minDenialTime is how long a PodDisruptionBudget has to deny the eviction of a pod without a break until the pod gets a successor.
+	// In this time, most replacements of evicted pods become Ready, and then the PodDisruptionBudget allows the next eviction.
+	minDenialTime = time.Minute
+	// decisionLead is the time for the last decision and the requests until the size is raised. A surge because of a denial starts so
+	// much earlier than its time limit demands.
+	decisionLead = 5 * time.Second
 )
 
 // Decide reads the pod's owner and says whether the pod gets a successor first. It changes nothing. pdbs are the
-// PodDisruptionBudgets that select the pod; known is false if they were not read. until is the latest time to evict or
-// delete the pod; zero means without limit. An error means that the owner could not be read.
+// PodDisruptionBudgets that select the pod, as far as they were read. deniedSince is since when they have denied the eviction without a
+// break; zero means that they have not. until is the latest time to evict or delete the pod; zero means without limit. An error means
+// that the owner could not be read.
 func (s *Surger) Decide(
-	ctx context.Context, pod kubeapi.Pod, pdbs []*kubeapi.PodDisruptionBudget, known bool, until time.Time,
+	ctx context.Context, pod kubeapi.Pod, pdbs []*kubeapi.PodDisruptionBudget, deniedSince, until time.Time,
 ) (Decision, error) {
-	if !known {
-		pdbs = nil
-	}
-	d, err := s.decide(ctx, &pod, pdbs, until)
+	d, err := s.decide(ctx, &pod, pdbs, deniedSince, until)
 	if err == nil && d.Verdict == Refused {
 		s.options.Metrics.SurgeRefused(d.Reason)
 	}
 	return d, err
 }
 
-func (s *Surger) decide(ctx context.Context, pod *kubeapi.Pod, pdbs []*kubeapi.PodDisruptionBudget, until time.Time) (Decision, error) {
+func (s *Surger) decide(
+	ctx context.Context, pod *kubeapi.Pod, pdbs []*kubeapi.PodDisruptionBudget, deniedSince, until time.Time,
+) (Decision, error) {
 	d := Decision{Verdict: NotNeeded}
 	if !toPodState(pod).isActive() {
 		d.Reason, d.Detail = ReasonLeaving, "the pod is terminating or has finished"
@@ -69,20 +75,56 @@ func (s *Surger) decide(ctx context.Context, pod *kubeapi.Pod, pdbs []*kubeapi.P
 		return d.toRefused(err)
 	}
 	d.StartupSeconds = s.startup(d.Owner.UID, siblings).Seconds()
-	if d.Reason, d.Detail, err = s.findNeed(ctx, pod, pdbs, siblings); err != nil {
+	if d.Reason, d.Detail, err = s.findNeed(ctx, pod, pdbs, deniedSince, siblings); err != nil {
 		return d.toRefused(err)
 	}
-	if d.Reason != ReasonPDBNeverAllows && d.Reason != ReasonLastReady {
+	if !slices.Contains(neededReasons, d.Reason) {
 		return d, nil
 	}
-	if ownerErr != nil {
-		return d.toRefused(ownerErr)
+	need := d
+	if err = ownerErr; err == nil {
+		err = s.checkPossible(ctx, pod, pdbs, o, wish, &d, until)
 	}
-	if err := s.checkPossible(ctx, pod, o, wish, &d, until); err != nil {
-		return d.toRefused(err)
+	d, err = d.toVerdict(err, &seenOwners{at: now, owners: o, siblings: siblings})
+	if err == nil && need.Reason == ReasonPDBDenies {
+		d = d.postpone(need.Detail, d.successorTime(deniedSince, until, countOnNode(siblings, pod.Spec.NodeName)))
 	}
-	d.Verdict, d.seen = Needed, &seenOwners{at: now, owners: o, siblings: siblings}
-	return d, nil
+	return d, err
+}
+
+// neededReasons are the reasons for a successor.
+var neededReasons = []string{ReasonPDBNeverAllows, ReasonLastReady, ReasonPDBDenies}
+
+// successorTime returns when a pod with a denied eviction gets a successor: once a replacement that starts after the first denial should
+// be Ready, or as late as the successors of all pods of the owner on the node still are in time.
+func (d *Decision) successorTime(deniedSince, until time.Time, pods int) time.Time {
+	at := deniedSince.Add(max(minDenialTime, d.timeToReady()))
+	if until.IsZero() {
+		return at
+	}
+	latest := until.Add(-decisionLead - time.Duration(pods)*d.timeToReady())
+	if d.StartupSeconds == 0 {
+		latest = deniedSince.Add(until.Sub(deniedSince) / 2)
+	}
+	if latest.Before(at) {
+		return latest
+	}
+	return at
+}
+
+// postpone turns the decision into NotYet if it is made before at. need says what the pod needs a successor for.
+func (d Decision) postpone(need string, at time.Time) Decision {
+	left := time.Until(at)
+	if left <= 0 {
+		return d
+	}
+	outcome := "the pod gets a successor"
+	if d.Verdict == Refused {
+		outcome = "the pod still gets no successor: " + d.Detail
+	}
+	d.Detail = fmt.Sprintf("%s; if it still does after %s, %s", need, (left + time.Second - 1).Truncate(time.Second), outcome)
+	d.Verdict, d.Reason, d.DecideAgainAt, d.seen = NotYet, ReasonPDBDenies, at, nil
+	return d
 }
 
 // maxSeenAge is how old seenOwners may be at the start of a surge. The raise is refused anyway if the size has changed
@@ -110,6 +152,15 @@ func toOff(d Decision) Decision {
 	return d
 }
 
+// toVerdict returns the decision that the pod gets a successor, or that err refuses it. It returns any other error unchanged.
+func (d Decision) toVerdict(err error, seen *seenOwners) (Decision, error) {
+	if err == nil {
+		d.Verdict, d.seen = Needed, seen
+		return d, nil
+	}
+	return d.toRefused(err)
+}
+
 // toRefused returns the decision for a refusal, and any other error unchanged.
 func (d Decision) toRefused(err error) (Decision, error) {
 	var r *refusal
@@ -120,9 +171,9 @@ func (d Decision) toRefused(err error) (Decision, error) {
 	return d, nil
 }
 
-// findNeed says whether the pod needs a successor before it leaves.
+// findNeed says whether the pod needs a successor before it leaves. deniedSince is as in Decide.
 func (s *Surger) findNeed(
-	ctx context.Context, pod *kubeapi.Pod, pdbs []*kubeapi.PodDisruptionBudget, siblings []podState,
+	ctx context.Context, pod *kubeapi.Pod, pdbs []*kubeapi.PodDisruptionBudget, deniedSince time.Time, siblings []podState,
 ) (reason, detail string, err error) {
 	var names []string
 	_, ready := pod.ReadyTime()
@@ -142,13 +193,24 @@ func (s *Surger) findNeed(
 		return ReasonPDBNeverAllows, fmt.Sprintf("the PodDisruptionBudgets %s both select the pod, so an eviction always fails",
 			strings.Join(names, " and ")), nil
 	}
+	denial := ""
+	if len(pdbs) == 1 && !deniedSince.IsZero() && deniesEviction(pdbs[0], ready) {
+		b := pdbs[0].Status
+		denial = fmt.Sprintf("the PodDisruptionBudget %s denies the eviction: %d of %d pods are healthy, and %d must be", pdbs[0].Name,
+			b.CurrentHealthy, b.ExpectedPods, b.DesiredHealthy)
+	}
 	if !ready {
+		if denial != "" {
+			return ReasonPDBDenies, denial, nil
+		}
 		return ReasonNotReady, "the pod is not Ready", nil
 	}
 	staying, leavingNodes, err := s.findStayingPod(ctx, siblings, pod.Spec.NodeName)
 	switch {
 	case err != nil:
 		return "", "", err
+	case staying != nil && denial != "":
+		return ReasonPDBDenies, denial, nil
 	case staying != nil:
 		return ReasonOthersReady, fmt.Sprintf("the pod %s of the owner is Ready on node %s", staying.name, staying.node), nil
 	case len(leavingNodes) > 0:
@@ -159,9 +221,17 @@ func (s *Surger) findNeed(
 }
 
 // checkPossible returns a refusal if the pod needs a successor but cannot get one. It stores the autoscaler in d.
-func (s *Surger) checkPossible(ctx context.Context, pod *kubeapi.Pod, o owners, wish string, d *Decision, until time.Time) error {
+func (s *Surger) checkPossible(
+	ctx context.Context, pod *kubeapi.Pod, pdbs []*kubeapi.PodDisruptionBudget, o owners, wish string, d *Decision, until time.Time,
+) error {
 	if wish == "false" {
 		return refuse(ReasonOptedOut, "the annotation %s is \"false\"", Annotation)
+	}
+	if d.Reason == ReasonPDBDenies {
+		_, ready := pod.ReadyTime()
+		if err := checkOneMoreHelps(pdbs[0], ready); err != nil {
+			return err
+		}
 	}
 	if err := o.checkSteady(); err != nil {
 		return err
@@ -206,10 +276,7 @@ func checkTime(d *Decision, until time.Time) error {
 	if until.IsZero() {
 		return nil
 	}
-	left, needed := time.Until(until), d.ExpectedStartTime()
-	if d.Owner.Scaler != "" {
-		needed += scalerInterval
-	}
+	left, needed := time.Until(until), d.timeToReady()
 	if left <= 0 || needed > left {
 		with := ""
 		if d.LaunchSeconds > 0 {
@@ -219,6 +286,14 @@ func checkTime(d *Decision, until time.Time) error {
 			needed.Round(time.Second), with, max(0, left).Round(time.Second))
 	}
 	return nil
+}
+
+// timeToReady returns how long a successor takes from the raise until it is Ready.
+func (d *Decision) timeToReady() time.Duration {
+	if d.Owner.Scaler != "" {
+		return d.ExpectedStartTime() + scalerInterval
+	}
+	return d.ExpectedStartTime()
 }
 
 func (s *Surger) checkReversal(uid string) error {

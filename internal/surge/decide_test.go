@@ -43,10 +43,15 @@ func TestDecide(t *testing.T) {
 		p.Status.Conditions[0].LastTransitionTime = p.CreationTimestamp.Add(took)
 	}
 	now := time.Now()
+	denies := func(minAvailable, maxUnavailable string) []*kubeapi.PodDisruptionBudget {
+		return []*kubeapi.PodDisruptionBudget{newPDB(t, minAvailable, maxUnavailable, 3, 2)}
+	}
+	oneIsUnready := func(c *cluster) { c.pods["web-1-3"].Status.Conditions[0].Status = "False" }
 	type fields struct {
 		size   int32 // default 1
 		mode   Mode  // default On
 		pdbs   []*kubeapi.PodDisruptionBudget
+		denied time.Duration // since then until now
 		until  time.Duration
 		room   func(context.Context, kubeapi.Pod, bool) Room
 		change func(c *cluster)
@@ -54,6 +59,7 @@ func TestDecide(t *testing.T) {
 		reason string
 		detail string
 		scaler string
+		again  time.Duration // from now until Decision.DecideAgainAt
 	}
 	tests := map[string]fields{
 		"the only pod":          {want: Needed, reason: ReasonLastReady},
@@ -82,6 +88,41 @@ func TestDecide(t *testing.T) {
 		}},
 		"PDB that never allows it": {size: 3, pdbs: []*kubeapi.PodDisruptionBudget{neverAllows}, want: Needed, reason: ReasonPDBNeverAllows},
 		"PDB that allows it later": {size: 3, pdbs: []*kubeapi.PodDisruptionBudget{allowsLater}, want: NotNeeded, reason: ReasonOthersReady},
+		"PDB that denies it for the moment": {
+			size: 3, change: oneIsUnready, pdbs: denies("2", ""), denied: 10 * time.Second, want: NotYet, reason: ReasonPDBDenies, again: 50 * time.Second,
+			detail: "the PodDisruptionBudget web denies the eviction: 2 of 3 pods are healthy, and 2 must be; if it still does after 50s, the pod gets a successor",
+		},
+		"PDB that denies it for long":         {size: 3, change: oneIsUnready, pdbs: denies("2", ""), denied: time.Minute, want: Needed, reason: ReasonPDBDenies, detail: "2 of 3 pods are healthy, and 2 must be"},
+		"PDB that has not denied it":          {size: 3, change: oneIsUnready, pdbs: denies("2", ""), want: NotNeeded, reason: ReasonOthersReady},
+		"PDB that has allowed it meanwhile":   {size: 3, pdbs: []*kubeapi.PodDisruptionBudget{newPDB(t, "2", "", 3, 3)}, denied: time.Minute, want: NotNeeded, reason: ReasonOthersReady},
+		"PDB that denies it to the last one":  {pdbs: denies("2", ""), denied: time.Second, want: Needed, reason: ReasonLastReady},
+		"PDB that one more pod does not help": {size: 3, change: oneIsUnready, pdbs: denies("", "1"), denied: time.Minute, want: Refused, reason: ReasonPDBStillDenies, detail: "3 of 4 pods would be healthy, and 3 would have to be"},
+		"PDB that denies an unready pod": {
+			size: 3, pdbs: []*kubeapi.PodDisruptionBudget{newPDB(t, "2", "", 3, 1)}, denied: time.Minute, want: Needed, reason: ReasonPDBDenies,
+			change: func(c *cluster) { oneIsUnready(c); c.pods[leaving].Status.Conditions = nil },
+		},
+		"StatefulSet with a PDB that denies it for the moment": {
+			size: 3, pdbs: denies("2", ""), denied: time.Second, want: NotYet, reason: ReasonPDBDenies, again: 59 * time.Second,
+			detail: "the pod still gets no successor: its owner is the StatefulSet", change: func(c *cluster) { ofKind(c, "StatefulSet") },
+		},
+		"StatefulSet with a PDB that denies it for long": {
+			size: 3, pdbs: denies("2", ""), denied: time.Minute, want: Refused, reason: ReasonOwnerKind, change: func(c *cluster) { ofKind(c, "StatefulSet") },
+		},
+		"denied for less time than a start takes": {size: 3, pdbs: denies("2", ""), denied: 2 * time.Minute, want: NotYet, reason: ReasonPDBDenies, again: 4 * time.Minute, change: func(c *cluster) {
+			for name := range c.pods {
+				c.pods[name].Status.Conditions[0].LastTransitionTime = c.pods[name].CreationTimestamp.Add(5 * time.Minute)
+			}
+		}},
+		"denied, and the successor fits before the end": {size: 3, pdbs: denies("2", ""), denied: 10 * time.Second, until: 40 * time.Second, want: NotYet, reason: ReasonPDBDenies, again: 11 * time.Second},
+		"denied, and the successor would soon be late":  {size: 3, pdbs: denies("2", ""), denied: 10 * time.Second, until: 29 * time.Second, want: Needed, reason: ReasonPDBDenies},
+		"denied, and the successor would be late":       {size: 3, pdbs: denies("2", ""), denied: 10 * time.Second, until: 23 * time.Second, want: Refused, reason: ReasonNoTime},
+		"denied, and two pods of the owner leave":       {size: 3, pdbs: denies("2", ""), denied: time.Second, until: time.Minute, want: NotYet, reason: ReasonPDBDenies, again: 7 * time.Second, change: func(c *cluster) { c.pods["web-1-3"].Spec.NodeName = "n1" }},
+		"denied, and an autoscaler is slow":             {size: 3, pdbs: denies("2", ""), denied: time.Second, until: time.Minute, want: NotYet, reason: ReasonPDBDenies, again: 16 * time.Second, scaler: "HorizontalPodAutoscaler/web", change: func(c *cluster) { c.withAutoscaler(1, 5) }},
+		"denied, and how long a start takes is unknown": {size: 3, pdbs: denies("2", ""), denied: 10 * time.Second, until: 40 * time.Second, want: NotYet, reason: ReasonPDBDenies, again: 15 * time.Second, change: func(c *cluster) {
+			for name := range c.pods {
+				c.pods[name].Status.Conditions[0].LastTransitionTime = c.pods[name].CreationTimestamp.Add(50 * time.Minute)
+			}
+		}},
 		"PDB that allows it for unready pods": {
 			pdbs: []*kubeapi.PodDisruptionBudget{allowsUnready}, want: NotNeeded, reason: ReasonNotReady,
 			change: func(c *cluster) { c.pods[leaving].Status.Conditions = nil },
@@ -243,9 +284,16 @@ func TestDecide(t *testing.T) {
 			if test.until > 0 {
 				until = time.Now().Add(test.until)
 			}
-			d, err := s.Decide(t.Context(), *c.pods[leaving], test.pdbs, true, until)
+			var deniedSince time.Time
+			if test.denied > 0 {
+				deniedSince = time.Now().Add(-test.denied)
+			}
+			began := time.Now()
+			d, err := s.Decide(t.Context(), *c.pods[leaving], test.pdbs, deniedSince, until)
 			must.NoError(t, err)
 			check.Is(t, test.want, d.Verdict, d)
+			check.Is(t, test.again > 0, !d.DecideAgainAt.IsZero(), d)
+			check.Not(t, test.again > 0 && d.DecideAgainAt.Sub(began).Round(time.Second) != test.again, "decide again after %s", d.DecideAgainAt.Sub(began))
 			check.Is(t, test.reason, d.Reason, d)
 			check.Is(t, test.scaler, d.Owner.Scaler)
 			check.Contains(t, d.Detail, test.detail)
@@ -308,7 +356,7 @@ func TestOwnerOnManyDrainedNodesCostsFewReads(t *testing.T) {
 	l := c.newClient()
 	s, err := New(Options{API: l, Namespace: "slipway", Identity: "n1/1", Mode: On})
 	must.NoError(t, err)
-	d, err := s.Decide(t.Context(), *c.pods[leaving], nil, true, time.Time{})
+	d, err := s.Decide(t.Context(), *c.pods[leaving], nil, time.Time{}, time.Time{})
 	must.NoError(t, err)
 	check.Is(t, ReasonLastReady, d.Reason)
 	check.Not(t, l.requestCount() > maxNodeReads+10, "%d requests", l.requestCount())
@@ -346,7 +394,7 @@ func TestDecideReturnsErrorIfOwnerIsUnreadable(t *testing.T) {
 	l.nextFault = func(int) fault { return fault{fails: true} }
 	s, err := New(Options{API: l, Namespace: "slipway", Identity: "n1/1", Mode: On})
 	must.NoError(t, err)
-	_, err = s.Decide(t.Context(), *c.pods[leaving], nil, true, time.Time{})
+	_, err = s.Decide(t.Context(), *c.pods[leaving], nil, time.Time{}, time.Time{})
 	check.ErrorContains(t, err, "ReplicaSet shop/web-1", "connection reset")
 }
 

@@ -351,6 +351,17 @@ func countReadyBeside(pods []podState, uid string) int {
 	return n
 }
 
+// countOnNode counts the pods on a node that do not leave yet.
+func countOnNode(pods []podState, node string) int {
+	n := 0
+	for _, p := range pods {
+		if p.isActive() && p.node == node {
+			n++
+		}
+	}
+	return n
+}
+
 // maxNodeReads limits how many nodes are read to find a pod that stays. An owner may have a pod on each node.
 const maxNodeReads = 16
 

@@ -1,11 +1,13 @@
 package surge
 
-// The reasons of a [Decision] with the verdict Needed or NotNeeded.
+// The reasons of a [Decision] with the verdict Needed, NotYet or NotNeeded.
 const (
 	// ReasonPDBNeverAllows: a PodDisruptionBudget denies the eviction even if every pod is healthy.
 	ReasonPDBNeverAllows = "pdb-never-allows"
 	// ReasonLastReady: no other ready pod of the owner is on a node that stays.
 	ReasonLastReady = "last-ready"
+	// ReasonPDBDenies: a PodDisruptionBudget has denied the eviction for a while, and would allow it with one more healthy pod.
+	ReasonPDBDenies = "pdb-denies"
 	// ReasonOff: surging is off, or no annotation asks for it.
 	ReasonOff = "off"
 	// ReasonNotReady: the pod is not Ready, so that nothing is lost when it leaves.
@@ -34,6 +36,7 @@ const (
 	ReasonScalerStuck    = "scaler-stuck"     // the autoscaler could not lower the size again
 	ReasonReverted       = "reverted"         // another client took an earlier raise back
 	ReasonSizeUnknown    = "size-unknown"     // the owner has no size
+	ReasonPDBStillDenies = "pdb-still-denies" // one more healthy pod would not make the PodDisruptionBudget allow the eviction
 )
 
 // The reasons of a surge that has started and failed, in a [Result].
@@ -50,7 +53,7 @@ const (
 	ReasonOtherPodRemoved = "other-pod-removed" // the pod was not removed after the size was lowered
 	ReasonNotEvicted      = "not-evicted"       // the caller did not evict the pod in time
 	ReasonRequestFailed   = "request-failed"    // the API server refused a request
-	ReasonNotNeeded       = "not-needed"        // another pod became ready before the surge started
+	ReasonNotNeeded       = "not-needed"        // another pod became ready before the surge started, or the PodDisruptionBudget allowed the eviction before the successor was Ready
 )
 
 // RefusalReasons are the reasons of a refusal. FailureReasons are the reasons of a surge that has started and failed. Metrics have
@@ -59,7 +62,7 @@ var (
 	RefusalReasons = []string{
 		ReasonOptedOut, ReasonOwnerKind, ReasonOwnRemoval, ReasonReadWriteOnce, ReasonRollout, ReasonRecreate, ReasonPaused,
 		ReasonDeleting, ReasonAtMaximum, ReasonScalerConflict, ReasonNoTime, ReasonNoRights, ReasonNoRoom,
-		ReasonScalerStuck, ReasonReverted, ReasonSizeUnknown,
+		ReasonScalerStuck, ReasonReverted, ReasonSizeUnknown, ReasonPDBStillDenies,
 	}
 	FailureReasons = []string{
 		ReasonBusy, ReasonUnschedulable, ReasonNoSuccessor, ReasonNotReadyInTime, ReasonNoEndpoint,

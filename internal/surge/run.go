@@ -169,7 +169,7 @@ func (x *surgeRun) plan(ctx context.Context) (*record, error) {
 		return nil, err
 	}
 	if x.request.Decision.Reason == ReasonLastReady {
-		reason, detail, err := s.findNeed(ctx, current, nil, siblings)
+		reason, detail, err := s.findNeed(ctx, current, nil, time.Time{}, siblings)
 		if err != nil {
 			return nil, err
 		}
@@ -920,7 +920,7 @@ func (x *surgeRun) finish(parent, limited context.Context, err error) {
 		if started && !x.result.ReadyAt.IsZero() {
 			x.s.options.Metrics.SurgeSucceeded(x.result.ReadyAt.Sub(x.result.StartedAt))
 		} else if started {
-			x.s.options.Metrics.SurgeFailed(ReasonLeaving)
+			x.s.options.Metrics.SurgeFailed(x.leavingReason())
 		}
 		return
 	}
@@ -932,6 +932,14 @@ func (x *surgeRun) finish(parent, limited context.Context, err error) {
 	}
 	x.s.log.Info("the surge has ended and the pod stays", "pod", x.request.Pod.Namespace+"/"+x.request.Pod.Name,
 		"reason", x.result.Reason, "detail", x.result.Detail, "restoreErr", x.result.RestoreErr)
+}
+
+// leavingReason returns why the pod has left before its successor was Ready.
+func (x *surgeRun) leavingReason() string {
+	if x.request.Decision.Reason == ReasonPDBDenies {
+		return ReasonNotNeeded // the PodDisruptionBudget has allowed the eviction
+	}
+	return ReasonLeaving
 }
 
 // describe returns the reason and one sentence for the error that ended a surge.

@@ -82,18 +82,23 @@ func (p *process) crash() {
 func (p *process) surge(pod string, until time.Time, onProgress func(Progress)) (Decision, Result) {
 	l := p.client
 	current := l.pod(pod)
-	d, err := p.Decide(p.ctx, *current, nil, true, until)
+	d, err := p.Decide(p.ctx, *current, nil, time.Time{}, until)
 	if err != nil || d.Verdict != Needed {
 		return d, Result{}
 	}
 	return d, p.Run(p.ctx, Request{Pod: *current, Node: "n1", Decision: d, Until: until, OnProgress: onProgress})
 }
 
-// evict deletes the pod, as the drain does in the step Evictable.
+// evict deletes the pod, as the drain does in the step Evictable. If the PodDisruptionBudget denies that, it tries again.
 func (c *cluster) evict(pod string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if p := c.pods[pod]; p != nil {
+	p := c.pods[pod]
+	switch {
+	case p == nil:
+	case c.minAvailable > 0 && c.countHealthy() <= c.minAvailable:
+		time.AfterFunc(time.Second, func() { c.evict(pod) })
+	default:
 		c.terminate(p, time.Now())
 	}
 }
@@ -217,7 +222,7 @@ func TestFailedSurgeRestoresSize(t *testing.T) {
 			simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
 				p := c.newProcess(ctx, "n1/1")
 				pod := c.pod(leaving)
-				d, err := p.Decide(ctx, *pod, nil, true, time.Time{})
+				d, err := p.Decide(ctx, *pod, nil, time.Time{}, time.Time{})
 				must.NoError(t, err)
 				check.Is(t, Needed, d.Verdict, d)
 				c.mu.Lock()
@@ -287,7 +292,7 @@ func TestOnlyAReversalDelaysTheNextSurge(t *testing.T) {
 				result := p.Run(ctx, c.request(startDecision(), time.Now().Add(30*time.Second)))
 				check.Is(t, tt.ended, result.Reason, result)
 				time.Sleep(5 * time.Second)
-				d, err := p.Decide(ctx, *c.pod(leaving), []*kubeapi.PodDisruptionBudget{pdb}, true, time.Time{})
+				d, err := p.Decide(ctx, *c.pod(leaving), []*kubeapi.PodDisruptionBudget{pdb}, time.Time{}, time.Time{})
 				must.NoError(t, err)
 				if tt.refused == "" {
 					check.Is(t, Needed, d.Verdict, d)
@@ -461,13 +466,75 @@ func TestNoEvictionIsAskedForWithTooFewReadyPods(t *testing.T) {
 	})
 }
 
+// TestPodLeavesAlthoughItsPDBHasDeniedThat has an owner of three pods with a PodDisruptionBudget of two. One pod never is Ready.
+func TestPodLeavesAlthoughItsPDBHasDeniedThat(t *testing.T) {
+	for name, change := range map[string]func(c *cluster) *cluster{
+		"Deployment":   func(c *cluster) *cluster { return c },
+		"ReplicaSet":   (*cluster).withoutDeployment,
+		"autoscaler":   func(c *cluster) *cluster { return c.withAutoscaler(1, 5) },
+		"ScaledObject": (*cluster).withScaledObject,
+		"the controllers see late that the successor is ready": func(c *cluster) *cluster {
+			c.noService, c.readyLag, c.watchLag = true, 12*time.Second, 11*time.Second
+			return c
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			makeCluster := func(t *testing.T) *cluster { return change(newCluster(t, 3).withUnhealthyPod()) }
+			simulate(t, makeCluster, func(t *testing.T, ctx context.Context, c *cluster) {
+				p := c.newProcess(ctx, "n1/1")
+				d, err := p.Decide(ctx, *c.pod(leaving), []*kubeapi.PodDisruptionBudget{newPDB(t, "2", "", 3, 2)}, time.Now().Add(-time.Hour), time.Time{})
+				must.NoError(t, err)
+				check.Is(t, ReasonPDBDenies, d.Reason, d)
+				r, isEvictable := c.request(d, time.Time{}), false
+				evict := r.OnProgress
+				r.OnProgress = func(g Progress) {
+					isEvictable = isEvictable || g.Step == Evictable
+					evict(g)
+				}
+				result := p.Run(ctx, r)
+				check.Is(t, true, result.PodLeft, result)
+				check.Is(t, true, isEvictable)
+				time.Sleep(time.Minute)
+				check.Is(t, "", c.findTraces())
+				ready, _ := c.leastCounts()
+				check.Is(t, 2, ready)
+				check.Not(t, c.pod("web-1-3") == nil || c.pod("web-1-4") == nil, "a healthy pod was deleted")
+			})
+		})
+	}
+}
+
+// TestSurgeIsNotFailedIfThePDBAllowsTheEvictionBefore evicts the pod before its successor is ready.
+func TestSurgeIsNotFailedIfThePDBAllowsTheEvictionBefore(t *testing.T) {
+	for reason, want := range map[string]string{ReasonPDBDenies: ReasonNotNeeded, ReasonLastReady: ReasonLeaving} {
+		t.Run(reason, func(t *testing.T) {
+			simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+				p := c.newProcess(ctx, "n1/1")
+				d := startDecision()
+				d.Reason = reason
+				time.AfterFunc(10*time.Second, func() { c.evict(leaving) })
+				result := p.Run(ctx, c.request(d, time.Time{}))
+				check.Is(t, true, result.PodLeft, result)
+				check.Is(t, 1, p.metrics.count("failed "+want))
+				check.Is(t, "", c.findTraces())
+			})
+		})
+	}
+}
+
 // variant is one application of the tests below.
 func variant(t *testing.T, n int) *cluster {
 	size := int32(1)
-	if n%5 == 4 {
+	switch n % 5 {
+	case 3:
+		size = 3
+	case 4:
 		size = 2
 	}
 	c := newCluster(t, size)
+	if size == 3 {
+		c.withUnhealthyPod()
+	}
 	switch n % 4 {
 	case 1:
 		c.withAutoscaler(1, 6)
@@ -499,7 +566,7 @@ func variant(t *testing.T, n int) *cluster {
 // raise. change, if set, runs after the decision.
 func (p *process) requestsBeforeRaise(delay time.Duration, change func()) (names []string, result Result) {
 	l := p.client
-	d, err := p.Decide(p.ctx, *l.pod(leaving), nil, true, time.Time{})
+	d, err := p.Decide(p.ctx, *l.pod(leaving), nil, time.Time{}, time.Time{})
 	must.NoError(l.cluster.t, err)
 	if change != nil {
 		change()
@@ -587,7 +654,7 @@ func TestI11SizeIsRestoredAfterInterruptionAtEachRequest(t *testing.T) {
 					}
 					check.Is(t, "", c.findI11Violation())
 					ready, _ := c.leastCounts()
-					check.Not(t, ready < int(c.lowestWanted()), "only %d pods were ready", ready)
+					check.Not(t, ready < c.lowestReady(), "only %d pods were ready", ready)
 					<-ended
 					for range 6 {
 						if c.findTraces() != "" {
@@ -702,11 +769,12 @@ func TestI11UsersWishPrevailsInRandomInterleavings(t *testing.T) {
 						}
 					}
 				})
+				restarting := rand.New(rand.NewPCG(uint64(seed), 5))
+				restarts := restarting.IntN(3)
 				wait.Go(func() {
-					r := rand.New(rand.NewPCG(uint64(seed), 5))
-					for range r.IntN(3) {
-						elapsed.Sleep(running, time.Duration(r.IntN(40000))*time.Millisecond)
-						c.restartContainer(r)
+					for range restarts {
+						elapsed.Sleep(running, time.Duration(restarting.IntN(40000))*time.Millisecond)
+						c.restartContainer(restarting)
 					}
 				})
 				var until time.Time
@@ -731,6 +799,9 @@ func TestI11UsersWishPrevailsInRandomInterleavings(t *testing.T) {
 				time.Sleep(5 * time.Minute)
 				check.Is(t, "", c.findTraces(), result)
 				check.Is(t, 0, keeper.held)
+				if ready, _ := c.leastCounts(); isConstant && restarts == 0 && len(c.unhealthy) > 0 {
+					check.Not(t, ready < c.lowestReady(), "only %d pods were ready", ready)
+				}
 				if took := c.longestStartup(); took > max(c.startup, 20*time.Second)+2*tick {
 					t.Errorf("a pod shows a start of %s, and each takes %s", took, c.startup)
 				}
@@ -774,7 +845,7 @@ func TestNodesDrainedAtOnceKeepAReadyPod(t *testing.T) {
 							if current == nil {
 								continue
 							}
-							d, err := p.Decide(ctx, *current, nil, true, time.Time{})
+							d, err := p.Decide(ctx, *current, nil, time.Time{}, time.Time{})
 							check.NoError(t, err)
 							if d.Verdict == Needed {
 								result := p.Run(ctx, Request{Pod: *current, Node: node, Decision: d, OnProgress: func(g Progress) {
@@ -1360,7 +1431,7 @@ func TestStartupExcludesLaunchOfInstance(t *testing.T) {
 		result := p.Run(ctx, c.request(startDecision(), time.Time{}))
 		check.Is(t, true, result.PodLeft, result)
 		for name, s := range map[string]*process{"learned": p, "measured on the pods": other} {
-			d, err := s.Decide(ctx, *c.pod("web-1-2"), nil, true, time.Now().Add(30*time.Second))
+			d, err := s.Decide(ctx, *c.pod("web-1-2"), nil, time.Time{}, time.Now().Add(30*time.Second))
 			must.NoError(t, err)
 			check.Is(t, Needed, d.Verdict, name, d)
 			check.Not(t, d.StartupSeconds < 19 || d.StartupSeconds > 21, "%s: a start takes %gs, want 20", name, d.StartupSeconds)

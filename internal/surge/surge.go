@@ -51,6 +51,8 @@ type Verdict string
 const (
 	// NotNeeded: the pod can be evicted without a successor, or surging was not asked for.
 	NotNeeded Verdict = "not-needed"
+	// NotYet: the pod gets a successor if its PodDisruptionBudget still denies the eviction at Decision.DecideAgainAt.
+	NotYet Verdict = "not-yet"
 	// Needed: the pod gets a successor first.
 	Needed Verdict = "needed"
 	// Refused: the pod needs a successor, but cannot get one. The drain continues as without surging.
@@ -81,6 +83,8 @@ type Decision struct {
 	// LaunchSeconds is how long a new instance may take, if the successor needs one. Zero means that it needs none, or that nothing
 	// is known.
 	LaunchSeconds float64 `json:"launchSeconds,omitempty"`
+	// DecideAgainAt is when to decide again with the verdict NotYet; otherwise zero.
+	DecideAgainAt time.Time `json:"decideAgainAt,omitzero"`
 
 	// seen is what the decision is about, so that a surge that begins at once need not read it again; nil if none begins.
 	seen *seenOwners

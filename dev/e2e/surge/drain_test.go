@@ -4,17 +4,22 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/slipway-dev/slipway/dev/azure"
+	"github.com/slipway-dev/slipway/dev/controlplane"
 	"github.com/slipway-dev/slipway/dev/testbed"
+	"github.com/slipway-dev/slipway/dev/workload"
 	"github.com/slipway-dev/slipway/internal/drain"
 	"github.com/slipway-dev/slipway/internal/surge"
 )
@@ -98,6 +103,102 @@ func TestDrainSurgesOnlyWhereItCan(t *testing.T) {
 	if found != 3 {
 		t.Errorf("the report has %d of the pods, want 3", found)
 	}
+}
+
+// TestDeniedPodLeavesOnceOneMoreIsHealthy has three pods with a PDB of minAvailable 2. One of them, on another node, is not Ready.
+func TestDeniedPodLeavesOnceOneMoreIsHealthy(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "denied")
+	f.checkSizes()
+	app := f.app("web", 1)
+	app.MinAvailable, app.MaxUnavailable = "2", ""
+	f.runAtHome(app.Deployment(), app.Service())
+	_, err := f.Client().CoreV1().Nodes().Patch(f.ctx, f.node(home), types.MergePatchType, []byte(`{"spec":{"unschedulable":true}}`), metav1.PatchOptions{})
+	f.check(err)
+	f.check(f.scaleAsUser("web", func(int32) int32 { return 3 }))
+	f.check(workload.Create(f.ctx, f.Client(), app.PodDisruptionBudget()))
+	f.awaitHealthy("web", 3)
+	var away []corev1.Pod
+	for _, p := range f.livingPods() {
+		if p.Spec.NodeName != f.node(home) {
+			away = append(away, p)
+		}
+	}
+	if len(away) != 2 {
+		t.Fatalf("%d pods run on other nodes, want 2", len(away))
+	}
+	f.makeUnready(away[0].Name)
+	f.awaitHealthy("web", 2)
+	leastHealthy := f.watchHealthy("web")
+	report := f.drain("--deadline", "30s")
+	f.checkNoGaps()
+	f.awaitNoTraces(restoreTime, map[string]int32{"web": 3})
+	if n := leastHealthy(); n < 2 {
+		t.Errorf("for a time %d pods were healthy, want 2", n)
+	}
+	for _, p := range report.Pods {
+		if p.Namespace != f.ns {
+			continue
+		}
+		if p.Removal != drain.Evicted || p.Surge == nil || p.Surge.Decision.Reason != surge.ReasonPDBDenies || !p.Surge.Result.PodLeft {
+			t.Errorf("%s was %s: %+v; want it evicted after its successor was ready", p.Name, p.Removal, p.Surge)
+			continue
+		}
+		stay := []string{away[1].Name, strings.TrimPrefix(p.Surge.Result.Successor, f.ns+"/")}
+		living := f.livingPods()
+		for _, name := range stay {
+			if !slices.ContainsFunc(living, func(p corev1.Pod) bool { return p.Name == name }) {
+				t.Errorf("the healthy pod %s was deleted", name)
+			}
+		}
+	}
+}
+
+// livingPods returns the test's pods that are not terminating.
+func (f *fixture) livingPods() []corev1.Pod {
+	f.t.Helper()
+	pods, err := f.Client().CoreV1().Pods(f.ns).List(f.ctx, metav1.ListOptions{})
+	f.check(err)
+	return slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
+}
+
+// makeUnready makes a pod unready for ever, as if its containers restarted again and again.
+func (f *fixture) makeUnready(pod string) {
+	f.t.Helper()
+	pods := f.Client().CoreV1().Pods(f.ns)
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, controlplane.StartSecondsAnnotation, controlplane.Never)
+	_, err := pods.Patch(f.ctx, pod, types.MergePatchType, patch, metav1.PatchOptions{})
+	f.check(err)
+	_, err = pods.Patch(f.ctx, pod, types.StrategicMergePatchType,
+		[]byte(`{"status":{"conditions":[{"type":"Ready","status":"False"},{"type":"ContainersReady","status":"False"}]}}`), metav1.PatchOptions{}, "status")
+	f.check(err)
+}
+
+// awaitHealthy waits until a PDB counts this many pods as healthy.
+func (f *fixture) awaitHealthy(pdb string, n int32) {
+	f.t.Helper()
+	f.check(testbed.PollUntil(f.ctx, fmt.Sprintf("PDB %s counts %d healthy pods", pdb, n), func() bool {
+		b, err := f.Client().PolicyV1().PodDisruptionBudgets(f.ns).Get(f.ctx, pdb, metav1.GetOptions{})
+		return err == nil && b.Status.CurrentHealthy == n
+	}))
+}
+
+// watchHealthy watches how many pods a PDB counts as healthy. The returned function ends that, and returns the least number.
+func (f *fixture) watchHealthy(pdb string) (end func() int32) {
+	f.t.Helper()
+	w, err := f.Client().PolicyV1().PodDisruptionBudgets(f.ns).Watch(f.ctx, metav1.SingleObject(metav1.ObjectMeta{Name: pdb}))
+	f.check(err)
+	least := make(chan int32, 1)
+	go func() {
+		n := int32(math.MaxInt32)
+		for e := range w.ResultChan() {
+			if b, ok := e.Object.(*policyv1.PodDisruptionBudget); ok {
+				n = min(n, b.Status.CurrentHealthy)
+			}
+		}
+		least <- n
+	}()
+	return func() int32 { w.Stop(); return <-least }
 }
 
 // TestDeadlineIsDecidedPerOwner has owners that start in time for the deadline, and owners that do not.
@@ -191,9 +292,7 @@ func TestUnschedulableSuccessorIsTakenBack(t *testing.T) {
 	}
 	f.awaitNoTraces(restoreTime, map[string]int32{"web": 1})
 	f.checkNoGaps()
-	pods, err := f.Client().CoreV1().Pods(f.ns).List(f.ctx, metav1.ListOptions{})
-	f.check(err)
-	living := slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
+	living := f.livingPods()
 	if len(living) != 1 || living[0].Spec.NodeName != f.node(home) {
 		t.Errorf("%d pods, want the old one alone", len(living))
 	}
