@@ -68,7 +68,7 @@ func TestOverlaysHaveExpectedObjects(t *testing.T) {
 	}
 	for kind, n := range map[string]int{
 		"ServiceAccount": 1, "ClusterRole": 6, "ClusterRoleBinding": 2, "Role": 1, "RoleBinding": 1, "Deployment": 1, "Service": 1,
-		"PodDisruptionBudget": 1, "ValidatingAdmissionPolicy": 3, "ValidatingAdmissionPolicyBinding": 3,
+		"PodDisruptionBudget": 1, "ValidatingAdmissionPolicy": 4, "ValidatingAdmissionPolicyBinding": 4,
 	} {
 		full[kind] += n
 	}
