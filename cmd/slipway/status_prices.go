@@ -11,7 +11,7 @@ import (
 
 // priceStatus has the prices for one hour, as slipway top shows them.
 type priceStatus struct {
-	// Price is the price of all nodes of the group. It is empty if that of one node is unknown.
+	// Price is the price of all nodes of the group. It is empty if the price of one node is unknown.
 	Price string `json:"price,omitempty"`
 	// NodePrices maps the names of nodes to their prices, as far as they are known.
 	NodePrices map[string]string `json:"nodePrices,omitempty"`

@@ -28,7 +28,7 @@ type stopTime struct {
 	notice   *report.Report
 }
 
-// findStopTime returns the time that --deadline sets, or else the earliest time at which a notice stops the node's instance. It omits
+// findStopTime returns the time that --deadline sets, or else the earliest time when a notice stops the node's instance. It omits
 // notices that the instance survives.
 func findStopTime(n *corev1.Node, deadline time.Duration) stopTime {
 	if deadline > 0 {
