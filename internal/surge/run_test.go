@@ -597,7 +597,7 @@ func TestSurgeReadsOwnersAgainOnlyAfterAnOldDecision(t *testing.T) {
 					got++
 				}
 			}
-			check.Is(t, reads, got, "%s after the decision: %v", delay, names)
+			check.Is(t, reads, got, delay, " after the decision: ", names)
 		})
 	}
 }
