@@ -75,7 +75,7 @@ func (s *Surger) decide(
 		return d.toRefused(err)
 	}
 	d.StartupSeconds = s.startup(d.Owner.UID, siblings).Seconds()
-	if d.Reason, d.Detail, err = s.findNeed(ctx, pod, pdbs, deniedSince, siblings); err != nil {
+	if d.Reason, d.Detail, err = s.findNeed(ctx, pod, pdbs, deniedSince, siblings, d.Owner.UID); err != nil {
 		return d.toRefused(err)
 	}
 	if !slices.Contains(neededReasons, d.Reason) {
@@ -171,9 +171,10 @@ func (d Decision) toRefused(err error) (Decision, error) {
 	return d, nil
 }
 
-// findNeed says whether the pod needs a successor before it leaves. deniedSince is as in Decide.
+// findNeed says whether the pod needs a successor before it leaves. deniedSince is as in Decide. recordOwner is the UID of the owner if
+// another surge may have raised its size, or empty.
 func (s *Surger) findNeed(
-	ctx context.Context, pod *kubeapi.Pod, pdbs []*kubeapi.PodDisruptionBudget, deniedSince time.Time, siblings []podState,
+	ctx context.Context, pod *kubeapi.Pod, pdbs []*kubeapi.PodDisruptionBudget, deniedSince time.Time, siblings []podState, recordOwner string,
 ) (reason, detail string, err error) {
 	var names []string
 	_, ready := pod.ReadyTime()
@@ -212,12 +213,41 @@ func (s *Surger) findNeed(
 	case staying != nil && denial != "":
 		return ReasonPDBDenies, denial, nil
 	case staying != nil:
+		// A successor goes when its surge ends without success, for example after a crash of its process. If the pod was evicted at that
+		// time, the owner would have no Ready pod.
+		raised, err := s.isRaised(ctx, recordOwner)
+		if err != nil {
+			return "", "", err
+		}
+		if raised {
+			return ReasonLastReady, fmt.Sprintf("the Ready pod %s of the owner may go with another surge of the owner that has not ended", staying.name), nil
+		}
 		return ReasonOthersReady, fmt.Sprintf("the pod %s of the owner is Ready on node %s", staying.name, staying.node), nil
 	case len(leavingNodes) > 0:
 		return ReasonLastReady, fmt.Sprintf("the other Ready pods of the owner are on nodes that are cordoned or being removed: %s",
 			strings.Join(leavingNodes, ", ")), nil
 	}
 	return ReasonLastReady, "no other pod of the owner is Ready on another node", nil
+}
+
+// isRaised reports whether the size of the owner may be raised for a surge that has not ended. It returns false for an empty UID, and if
+// the records may not be read.
+func (s *Surger) isRaised(ctx context.Context, ownerUID string) (bool, error) {
+	if ownerUID == "" {
+		return false, nil
+	}
+	name := leaseNamePrefix + ownerUID
+	l, err := call(ctx, func(ctx context.Context) (*kubeapi.Lease, error) {
+		return s.api.GetLease(ctx, s.options.Namespace, name)
+	})
+	switch {
+	case kubeapi.IsNotFound(err), kubeapi.IsForbidden(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("read the record %s/%s: %w", s.options.Namespace, name, err)
+	}
+	r, err := parseRecord(l)
+	return err == nil && !r.AwaitsLateRequest, nil
 }
 
 // checkPossible returns a refusal if the pod needs a successor but cannot get one. It stores the autoscaler in d.

@@ -169,7 +169,11 @@ func (x *surgeRun) plan(ctx context.Context) (*record, error) {
 		return nil, err
 	}
 	if x.request.Decision.Reason == ReasonLastReady {
-		reason, detail, err := s.findNeed(ctx, current, nil, time.Time{}, siblings)
+		recordOwner := o.top.UID
+		if x.hold != nil {
+			recordOwner = "" // the record is that of this surge, which has not raised the size yet
+		}
+		reason, detail, err := s.findNeed(ctx, current, nil, time.Time{}, siblings, recordOwner)
 		if err != nil {
 			return nil, err
 		}

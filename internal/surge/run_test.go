@@ -1439,6 +1439,44 @@ func TestStartupExcludesLaunchOfInstance(t *testing.T) {
 	})
 }
 
+// TestSuccessorOfACrashedProcessDoesNotReplaceThePod crashes a process before its successor is Ready. The restoration removes that
+// successor, so the next process must not evict the pod because of it.
+func TestSuccessorOfACrashedProcessDoesNotReplaceThePod(t *testing.T) {
+	for name, decidesBefore := range map[string]bool{"decides before the crash": true, "decides after the crash": false} {
+		t.Run(name, func(t *testing.T) {
+			simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+				crashed, next := c.newProcess(ctx, "n1/1"), c.newProcess(ctx, "n1/2")
+				var d Decision
+				decide := func() {
+					var err error
+					d, err = next.Decide(ctx, *c.pod(leaving), nil, time.Time{}, time.Time{})
+					must.NoError(t, err)
+				}
+				if decidesBefore {
+					decide()
+				}
+				crashed.surge(leaving, time.Time{}, func(p Progress) {
+					if p.Step == AwaitingReady && p.Successor != "" {
+						crashed.crash()
+					}
+				})
+				time.Sleep(time.Minute) // the successor becomes Ready, and no process has seen the record
+				if !decidesBefore {
+					decide()
+				}
+				check.Is(t, Needed, d.Verdict, d)
+				result := next.Run(ctx, Request{Pod: *c.pod(leaving), Node: "n1", Decision: d})
+				check.Is(t, true, result.PodLeft, result)
+				check.Not(t, result.Successor == "", "the pod left without a successor of this surge")
+				ready, serving := c.leastCounts()
+				check.Is(t, 1, ready)
+				check.Is(t, 1, serving)
+				check.Is(t, "", c.findTraces())
+			})
+		})
+	}
+}
+
 func TestOwnerHasOneSurgeAtATime(t *testing.T) {
 	simulate(t, func(t *testing.T) *cluster { return newCluster(t, 2) }, func(t *testing.T, ctx context.Context, c *cluster) {
 		c.mu.Lock()
