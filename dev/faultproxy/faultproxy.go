@@ -62,16 +62,14 @@ func (p RequestID) String() string { return fmt.Sprintf("%s, number %d", p.Kind,
 type Proxy struct {
 	kind func(Request) string
 
-	mu          sync.Mutex
-	requests    []Request
-	nth         map[string]int
-	interruptAt RequestID
-	moment      Moment
-	onInterrupt func(Request)
-	fault       func(Request) Fault
-	onWrite     func(context.Context, Request, []byte)
-	onResponse  func(r Request, asked time.Time, status int)
-	servers     []*http.Server
+	mu           sync.Mutex
+	requests     []Request
+	nth          map[string]int
+	interruption *interruption // the next one, or nil
+	fault        func(Request) Fault
+	onWrite      func(context.Context, Request, []byte)
+	onResponse   func(r Request, asked time.Time, status int)
+	servers      []*http.Server
 
 	life atomic.Int64 // not under mu, because Close waits for readers of it
 }
@@ -79,15 +77,6 @@ type Proxy struct {
 // New returns a proxy without faults. The function kind returns the kind of a request. The request that kind gets
 // has an empty RequestID.
 func New(kind func(Request) string) *Proxy { return &Proxy{kind: kind, nth: map[string]int{}} }
-
-// InterruptAt interrupts the request that point identifies: the proxy calls do, and then cuts the connection. With
-// Before, the server does not receive the request. With After, the server has answered, but the process gets no
-// response. Call InterruptAt before the first request.
-func (p *Proxy) InterruptAt(point RequestID, moment Moment, do func(Request)) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.interruptAt, p.moment, p.onInterrupt = point, moment, do
-}
 
 // Requests returns all requests so far.
 func (p *Proxy) Requests() []Request {
@@ -137,27 +126,27 @@ func (p *Proxy) newHandler(name string, direct *httputil.ReverseProxy) http.Hand
 		forward = old.cacheResponses(direct)
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		request, stepIn := p.registerRequest(name, r)
+		request, interruption, moment := p.registerRequest(name, r)
 		w = p.observeStatus(w, request)
 		fault := Fault{}
 		if p.fault != nil {
 			fault = p.fault(request)
 		}
-		if fault.Status == 0 && (stepIn == nil || p.moment == After) {
+		if fault.Status == 0 && (interruption == nil || moment == After) {
 			p.callOnWrite(request, r)
 		}
 		suppressed := *direct
 		suppressed.ModifyResponse = func(*http.Response) error {
-			if stepIn != nil {
-				stepIn(request)
+			if interruption != nil {
+				p.stopRequest(interruption, request)
 			}
 			return errResponseSuppressed
 		}
 		switch {
-		case stepIn != nil && p.moment == Before:
-			stepIn(request)
+		case interruption != nil && moment == Before:
+			p.stopRequest(interruption, request)
 			panic(http.ErrAbortHandler)
-		case stepIn != nil:
+		case interruption != nil:
 			suppressed.ServeHTTP(w, r)
 		case fault != Fault{}:
 			fault.serveFaulty(w, r, forward, &suppressed, old)
@@ -241,9 +230,8 @@ func (p *Proxy) addLifeToContext(ctx context.Context, _ net.Conn) context.Contex
 	return context.WithValue(ctx, lifeKey{}, int(p.life.Load()))
 }
 
-// registerRequest gives a request its RequestID and stores it. The second result is the function of InterruptAt if
-// the request must be interrupted, or nil.
-func (p *Proxy) registerRequest(name string, r *http.Request) (request Request, interrupt func(Request)) {
+// registerRequest gives a request its RequestID and stores it. It also returns the interruption of the request and its moment, or nil.
+func (p *Proxy) registerRequest(name string, r *http.Request) (request Request, i *interruption, moment Moment) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	life, _ := r.Context().Value(lifeKey{}).(int)
@@ -252,10 +240,12 @@ func (p *Proxy) registerRequest(name string, r *http.Request) (request Request, 
 	p.nth[kind]++
 	request.RequestID = RequestID{Kind: kind, Nth: p.nth[kind]}
 	p.requests = append(p.requests, request)
-	if p.onInterrupt == nil || request.RequestID != p.interruptAt {
-		return request, nil
+	if p.interruption != nil {
+		if moment, ok := p.interruption.points[request.RequestID]; ok {
+			return request, p.interruption, moment
+		}
 	}
-	return request, p.onInterrupt
+	return request, nil, ""
 }
 
 // Close closes all servers and connections of the proxy.
