@@ -80,6 +80,13 @@ test-skew: build build-dev peers ## Run the end-to-end tests on the oldest suppo
 	cd dev && SLIPWAY_KUBE_VERSION=1.30 GOFLAGS=-run=TestHelmInstallOfAReleaseProtectsNodes ../tools/test ./e2e/chart
 	@dev/peers/install missing
 
+.PHONY: test-kills
+test-kills: export SLIPWAY_BIN := $(CURDIR)/bin
+test-kills: export SLIPWAY_DEV_GOGC := 400
+test-kills: build build-dev ## Kill agent and manager before and after each request of 30 surges (WORKERS=8 drains at a time)
+	cd dev && CGO_ENABLED=0 SLIPWAY_DEV_MODULE=$$PWD go test $(FLAGS) -ldflags=-w -vet=off -timeout 3h -v ./e2e/surge \
+		-run '^TestI11KillsOnControlPlane$$' -surge.real -surge.deployments=30 -surge.workers=$(or $(WORKERS),8)
+
 .PHONY: test-openstack
 test-openstack: ## Install and start a real OpenStack, run the tests that need it, and stop it
 	dev/openstack/test

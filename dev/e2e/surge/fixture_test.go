@@ -36,8 +36,9 @@ const (
 	recordTime = 90 * time.Second
 )
 
-// surgeFlags turn surges on for an agent.
-var surgeFlags = []string{"--surge=always", "--namespace=" + testbed.AgentNamespace}
+// shard is the label of the nodes that run a test's pods, and of the objects that the test's manager manages. Its value is the test's
+// namespace.
+const shard = "e2e.slipway.dev/shard"
 
 // fixture holds a test's own pool of instances and its own namespace.
 type fixture struct {
@@ -47,6 +48,9 @@ type fixture struct {
 	pool controlplane.AKSPool
 	ns   string
 	gaps *testbed.ServiceGaps
+	// recordNamespace is the namespace of the records of surges.
+	recordNamespace string
+	instances       map[string]int // by pool
 }
 
 var permissions struct {
@@ -74,9 +78,11 @@ func inMemory(t *testing.T, name string) *fixture {
 
 func newFixtureOn(t testing.TB, bed *testbed.Testbed, name string) *fixture {
 	t.Helper()
-	f := &fixture{Testbed: bed, t: t, ctx: testbed.TestContext(t), pool: controlplane.AKSPool{Name: name}, ns: name}
-	f.Azure.EnsureScaleSet(f.pool.ScaleSetName())
-	f.check(f.AddNodes(f.ctx, f.pool.Nodes(home+1)...))
+	f := &fixture{
+		Testbed: bed, t: t, ctx: testbed.TestContext(t), pool: controlplane.AKSPool{Name: name}, ns: name,
+		recordNamespace: testbed.AgentNamespace, instances: map[string]int{},
+	}
+	f.addInstances(f.pool, home+1)
 	f.check(workload.Create(f.ctx, f.Client(), workload.NewNamespace(f.ns)))
 	return f
 }
@@ -90,10 +96,27 @@ func (f *fixture) check(err error) {
 
 func (f *fixture) node(i int) string { return f.pool.NodeName(i) }
 
+// addInstances adds n instances to a pool, and their nodes. The nodes run the test's pods.
+func (f *fixture) addInstances(pool controlplane.AKSPool, n int) {
+	f.t.Helper()
+	f.Azure.EnsureScaleSet(pool.ScaleSetName())
+	nodes := pool.Nodes(f.instances[pool.Name] + n)[f.instances[pool.Name]:]
+	for _, node := range nodes {
+		node.Labels[shard] = f.ns
+	}
+	f.check(f.AddNodes(f.ctx, nodes...))
+	f.instances[pool.Name] += n
+}
+
+// surgeFlags turn surges on for an agent.
+func (f *fixture) surgeFlags() []string {
+	return []string{"--surge=always", "--namespace=" + f.recordNamespace}
+}
+
 // app returns an App that only the test's instances run. Its PDB allows no eviction, however many pods there are.
 func (f *fixture) app(name string, replicas int32) workload.App {
 	return workload.App{
-		Namespace: f.ns, Name: name, Replicas: replicas, NodeSelector: map[string]string{"kubernetes.azure.com/agentpool": f.pool.Name},
+		Namespace: f.ns, Name: name, Replicas: replicas, NodeSelector: map[string]string{shard: f.ns},
 		MaxUnavailable: "0", GracePeriod: 2 * time.Second, StopSeconds: "1",
 	}
 }
@@ -107,6 +130,14 @@ func objects(app workload.App) []runtime.Object {
 // successors run there.
 func (f *fixture) runAtHome(all ...runtime.Object) {
 	f.t.Helper()
+	f.run(all...)
+	f.addInstances(f.pool, refuges)
+	f.gaps.Reset()
+}
+
+// run creates objects and waits until all pods run and all Services have endpoints. It then measures the gaps of the Services.
+func (f *fixture) run(all ...runtime.Object) {
+	f.t.Helper()
 	f.check(workload.CreateAndAwait(f.ctx, f.Client(), all...))
 	services := 0
 	for _, o := range all {
@@ -119,7 +150,6 @@ func (f *fixture) runAtHome(all ...runtime.Object) {
 	f.t.Cleanup(gaps.Stop)
 	f.gaps = gaps
 	f.check(gaps.AwaitServed(f.ctx, services))
-	f.check(f.AddNodes(f.ctx, f.pool.Nodes(home + 1 + refuges)[home+1:]...))
 	gaps.Reset()
 }
 
@@ -138,13 +168,13 @@ func (f *fixture) checkNoGaps(except ...string) {
 // agent starts the agent of instance i with surges on, and ends it with the test.
 func (f *fixture) agent(i int, flags ...string) *testbed.Agent {
 	f.t.Helper()
-	return f.StartAgentForTest(f.ctx, f.t, f.pool, i, append(slices.Clone(surgeFlags), flags...)...)
+	return f.StartAgentForTest(f.ctx, f.t, f.pool, i, append(f.surgeFlags(), flags...)...)
 }
 
 // startInProcess runs the agent of instance i in this process, with surges on.
 func (f *fixture) startInProcess(i int, proxy *faultproxy.Proxy, flags ...string) *testbed.InProcessAgent {
 	f.t.Helper()
-	return f.StartInProcessAgentForTest(f.ctx, f.t, f.pool, i, proxy, append(slices.Clone(surgeFlags), flags...)...)
+	return f.StartInProcessAgentForTest(f.ctx, f.t, f.pool, i, proxy, append(f.surgeFlags(), flags...)...)
 }
 
 // announce announces an event for the first instance.
@@ -180,7 +210,7 @@ func (f *fixture) describeTraces(want map[string]int32, withRecords bool) (trace
 		if !withRecords {
 			continue
 		}
-		_, err := f.Client().CoordinationV1().Leases(testbed.AgentNamespace).Get(f.ctx, "slipway-surge-"+string(d.UID), metav1.GetOptions{})
+		_, err := f.Client().CoordinationV1().Leases(f.recordNamespace).Get(f.ctx, "slipway-surge-"+string(d.UID), metav1.GetOptions{})
 		if err == nil {
 			traces = append(traces, "the record of Deployment "+d.Name+" exists")
 		} else if !apierrors.IsNotFound(err) {

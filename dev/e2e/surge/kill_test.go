@@ -37,7 +37,7 @@ type afterKill string
 const (
 	// restarted: the kubelet starts the agent again, and the drain has to end.
 	restarted afterKill = "restarted"
-	// dead: the agent never starts again, and the agent of another node has to restore the sizes.
+	// dead: the agent does not start again before the agent of another node has restored the sizes.
 	dead afterKill = "dead"
 )
 
@@ -167,13 +167,19 @@ func (k realKill) String() string {
 }
 
 var (
-	allRealKills = flag.Bool("surge.real", false, "kill the real agent and manager at each request that -surge.kills chooses")
+	allRealKills = flag.Bool("surge.real", false, "kill the real agent and manager at each request of a drain, instead of a few")
 	realSurges   = flag.Int("surge.deployments", 1, "how many Deployments surge in each drain with a kill of a real process")
+)
+
+// The programs that surge.
+const (
+	agentProgram   = "agent"
+	managerProgram = "manager"
 )
 
 // sampledKills are the kills on a control plane without -surge.real.
 func sampledKills() (all []realKill) {
-	for _, program := range []string{"agent", "manager"} {
+	for _, program := range []string{agentProgram, managerProgram} {
 		at := func(kind string) faultproxy.RequestID { return faultproxy.RequestID{Kind: kind, Nth: 1} }
 		all = append(all,
 			realKill{program, at("PUT /apis/apps/v1/namespaces/*/deployments/*/scale"), faultproxy.After, dead},
@@ -185,7 +191,7 @@ func sampledKills() (all []realKill) {
 }
 
 // TestI11KillsOnControlPlane kills the real agent, and the real manager, at requests of a drain on a control plane. Another agent,
-// or the next process, restores the sizes. For all kills of 30 surges, in hours: -surge.real -surge.kills=1000 -surge.deployments=30.
+// or the next process, restores the sizes. `make test-kills` kills at all requests of 30 surges.
 func TestI11KillsOnControlPlane(t *testing.T) {
 	if *allRealKills {
 		killAtAllRequests(t)
@@ -200,26 +206,6 @@ func TestI11KillsOnControlPlane(t *testing.T) {
 				t.Errorf("the %s did not send %s", k.program, k.at)
 			}
 		})
-	}
-}
-
-// killAtAllRequests kills each program at each request that -surge.kills chooses.
-func killAtAllRequests(t *testing.T) {
-	for _, program := range []string{"agent", "manager"} {
-		for _, then := range []afterKill{restarted, dead} {
-			name := program[:1] + string(then[:1])
-			var seen []faultproxy.Request
-			t.Run(name, func(t *testing.T) { seen = newFixture(t, name).runRealKill(realKill{program: program}) })
-			t.Run(fmt.Sprint(program, ", ", then), func(t *testing.T) {
-				chosen := chooseKills(seen, seen, then)
-				t.Logf("one drain takes %d requests, %d kills: %s", len(seen), faultproxy.CountKillPoints(chosen), faultproxy.FormatKinds(seen))
-				faultproxy.RunAtEachRequest(t, chosen, t.Logf, func(t *testing.T, n int, at faultproxy.RequestID, moment faultproxy.Moment) []faultproxy.Request {
-					t.Parallel()
-					f := newFixture(t, fmt.Sprintf("%s%d%s", name, n, moment[:1]))
-					return f.runRealKill(realKill{program, at, moment, then})
-				})
-			})
-		}
 	}
 }
 
@@ -246,11 +232,7 @@ func (f *fixture) runRealKill(k realKill) []faultproxy.Request {
 			f.t.Error(err)
 		}
 	})
-	if k.program == "manager" {
-		launched <- f.startManager(proxy)
-	} else {
-		launched <- f.startProxiedAgent(proxy)
-	}
+	launched <- f.startProgram(k.program, proxy)
 	emptied := make(chan error, 1)
 	ctx, cancel := context.WithCancel(f.ctx)
 	defer cancel()
@@ -268,16 +250,26 @@ func (f *fixture) runRealKill(k realKill) []faultproxy.Request {
 	return proxy.Requests()
 }
 
-// startProxiedAgent starts the agent of the first instance behind the proxy, and announces an event for it.
+// startProgram starts the program behind the proxy, and lets it drain the first instance.
+func (f *fixture) startProgram(program string, proxy *faultproxy.Proxy) *controlplane.Process {
+	f.t.Helper()
+	if program == managerProgram {
+		return f.startManager(proxy)
+	}
+	p := f.startProxiedAgent(proxy)
+	f.announce(azure.Announcement{Type: azure.Reboot, Notice: 15 * time.Minute})
+	return p
+}
+
+// startProxiedAgent starts the agent of the first instance behind the proxy.
 func (f *fixture) startProxiedAgent(proxy *faultproxy.Proxy) *controlplane.Process {
 	f.t.Helper()
 	credentials, err := f.WriteAgentKubeconfig(f.ctx, f.node(home))
 	f.check(err)
-	a, err := f.StartAgentNoWait(f.ctx, f.pool, home, append(slices.Clone(surgeFlags), "--acknowledge=false",
+	a, err := f.StartAgentNoWait(f.ctx, f.pool, home, append(f.surgeFlags(), "--acknowledge=false",
 		"--kubeconfig="+f.WriteProxyKubeconfig(f.t, proxy, credentials))...)
 	f.check(err)
 	testbed.KillAgentAfterTest(f.t, a)
-	f.announce(azure.Announcement{Type: azure.Reboot, Notice: 15 * time.Minute})
 	return a.Process
 }
 
@@ -286,27 +278,34 @@ var managerInstalled struct {
 	err error
 }
 
-// shard is the label that each test's manager selects its objects with.
-const shard = "e2e.slipway.dev/shard"
-
-// startManager starts a manager behind the proxy that retires the first instance.
-func (f *fixture) startManager(proxy *faultproxy.Proxy) *controlplane.Process {
+// installManager installs the manifests of a manager with surges once.
+func (f *fixture) installManager() {
 	f.t.Helper()
 	managerInstalled.Do(func() {
 		managerInstalled.err = errors.Join(f.InstallManagerOnce(f.ctx), f.ApplyManifests(f.ctx, "manager/surge/rbac.yaml", "manager/surge/admission.yaml"),
 			f.AwaitPermissions(f.ctx, testbed.ManagerNamespace, testbed.ManagerAccount, "slipway-manager-surge"))
 	})
 	f.check(managerInstalled.err)
-	f.ARM.AddScaleSet(azure.ScaleSetSpec{Name: f.pool.ScaleSetName()}, home+1+refuges)
+}
+
+// resource returns a client of one of Slipway's resources.
+func (f *fixture) resource(plural string) dynamic.NamespaceableResourceInterface {
+	return dynamic.NewForConfigOrDie(f.RESTConfig()).Resource(v1alpha1.GroupVersion.WithResource(plural))
+}
+
+// startManager starts a manager behind the proxy that retires the first instance.
+func (f *fixture) startManager(proxy *faultproxy.Proxy) *controlplane.Process {
+	f.t.Helper()
+	f.installManager()
+	f.ARM.AddScaleSet(azure.ScaleSetSpec{Name: f.pool.ScaleSetName()}, f.instances[f.pool.Name])
 	labels := map[string]string{shard: f.ns}
-	f.check(f.CreateNodeGroup(f.ctx, f.ns, labels, testbed.ScaleSetNodeGroupSpec(f.pool.Name, f.pool.ScaleSetName())+
+	f.check(f.CreateNodeGroup(f.ctx, f.pool.Name, labels, testbed.ScaleSetNodeGroupSpec(f.pool.Name, f.pool.ScaleSetName())+
 		"minSize: 0\ndrain: {surge: Always, timeout: 10m}\n"))
 	retirement := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"reason": "Requested", "nodeName": f.node(home)}}}
 	retirement.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("NodeRetirement"))
 	retirement.SetName(f.node(home))
 	retirement.SetLabels(labels)
-	_, err := dynamic.NewForConfigOrDie(f.RESTConfig()).Resource(v1alpha1.GroupVersion.WithResource("noderetirements")).
-		Create(f.ctx, retirement, metav1.CreateOptions{})
+	_, err := f.resource("noderetirements").Create(f.ctx, retirement, metav1.CreateOptions{})
 	f.check(err)
 	credentials, err := f.ServiceAccountKubeconfig(f.ctx, testbed.ManagerNamespace, testbed.ManagerAccount, controlplane.TokenOptions{})
 	f.check(err)
@@ -314,9 +313,9 @@ func (f *fixture) startManager(proxy *faultproxy.Proxy) *controlplane.Process {
 	f.check(err)
 	path, err := testbed.EnsureBinary("slipway")
 	f.check(err)
-	return f.StartProcessForTest(f.ctx, f.t, controlplane.Command{Name: "manager-" + f.ns, Path: path, Args: []string{
+	return f.StartProcessForTest(f.ctx, f.t, controlplane.Command{Name: "manager-" + f.pool.Name, Path: path, Args: []string{
 		"manager", "--kubeconfig", f.WriteProxyKubeconfig(f.t, proxy, credentials), "--cloud-config", testbed.WriteTempFile(f.t, "clouds.yaml", string(clouds)),
-		"--listen", "", "--leader-elect=false", "--leader-election-namespace", testbed.ManagerNamespace, "--selector", shard + "=" + f.ns,
+		"--listen", "", "--leader-elect=false", "--leader-election-namespace", f.recordNamespace, "--selector", shard + "=" + f.ns,
 		"--poll-interval", "1s", "--cloud-poll-interval", "500ms", "--retry-interval", "1s",
 	}})
 }

@@ -3,9 +3,12 @@ package surge_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
+	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
@@ -31,8 +34,19 @@ type checkedSize struct {
 	size, wish int32
 	manager    string
 	raises     int // by Slipway
-	history    []string
+	history    []sizeChange
 	autoscaler bool
+}
+
+// sizeChange is a change of a size, and when the watch has seen it.
+type sizeChange struct {
+	at      time.Time
+	size    int32
+	manager string
+}
+
+func (c sizeChange) String() string {
+	return fmt.Sprintf("%s %d by %s", c.at.Format("15:04:05.000"), c.size, c.manager)
 }
 
 // checkSizes starts a checker for the test's namespace.
@@ -67,7 +81,7 @@ func (f *fixture) checkSizes() *sizeChecker {
 		}
 		if f.t.Failed() {
 			for name, o := range c.objects {
-				f.t.Logf("sizes of %s: %s", name, strings.Join(o.history, ", "))
+				f.t.Logf("sizes of %s: %v", name, o.history)
 			}
 		}
 	})
@@ -112,7 +126,7 @@ func (c *sizeChecker) recordSize(name string, size int32, manager string, autosc
 	if !known {
 		o = &checkedSize{size: size, wish: size, manager: manager, autoscaler: autoscaler}
 		c.objects[name] = o
-		o.history = append(o.history, fmt.Sprintf("%d by %s", size, manager))
+		o.history = append(o.history, sizeChange{time.Now(), size, manager})
 		return
 	}
 	if size == o.size && manager == o.manager {
@@ -120,7 +134,7 @@ func (c *sizeChecker) recordSize(name string, size int32, manager string, autosc
 	}
 	before := o.size
 	o.size, o.manager = size, manager
-	o.history = append(o.history, fmt.Sprintf("%d by %s", size, manager))
+	o.history = append(o.history, sizeChange{time.Now(), size, manager})
 	fault := func(what string) {
 		c.faults = append(c.faults, fmt.Sprintf("%s: %s set it from %d to %d, while the others want %d: %s", name, manager, before, size, o.wish, what))
 	}
@@ -170,4 +184,90 @@ func (c *sizeChecker) describeUnrestored() (all []string) {
 	}
 	slices.Sort(all)
 	return all
+}
+
+// crash is the kill of a process that surges Deployments.
+type crash struct {
+	at time.Time
+	// raised has the Deployments that the process wanted to resize, and held those with a record that it wrote after another process.
+	raised, held map[string]bool
+}
+
+// lateRaise is how long after a kill the watch may still show a change by the killed process.
+const lateRaise = 2 * time.Second
+
+// describeLateRestores returns the Deployments with a size that differed from the wish for longer than restoreTime after a crash. If a
+// later process had taken the record over and crashed too, the time begins with that crash (I11). The crashes are in order. Only
+// Slipway changes the sizes.
+func (c *sizeChecker) describeLateRestores(crashes []crash) (all []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for n, k := range crashes {
+		for name, o := range c.objects {
+			deployment := strings.TrimPrefix(name, "Deployment ")
+			restored := o.restoredAfter(k.at, k.raised[deployment])
+			if !restored.IsZero() && restored.Sub(k.at) <= restoreTime {
+				continue
+			}
+			if slices.ContainsFunc(crashes[n+1:], func(next crash) bool {
+				return next.held[deployment] && (restored.IsZero() || next.at.Before(restored))
+			}) {
+				continue // checked for that crash
+			}
+			all = append(all, fmt.Sprintf("%s was not restored within %s after the kill at %s: %v", name, restoreTime,
+				k.at.Format("15:04:05.000"), o.history))
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// restoredAfter returns when the size was first right after a crash; zero if it was not. If the process had wanted to raise the size,
+// the API server may have carried this out shortly after the crash.
+func (o *checkedSize) restoredAfter(crashed time.Time, wantedRaise bool) (at time.Time) {
+	for _, c := range o.history {
+		isRight := c.size == o.wish
+		switch {
+		case !c.at.After(crashed) && isRight:
+			at = crashed
+		case !c.at.After(crashed):
+			at = time.Time{}
+		case at.IsZero() && isRight:
+			return c.at
+		case at.Equal(crashed) && !isRight && wantedRaise && c.at.Sub(crashed) <= lateRaise:
+			at = time.Time{}
+		}
+	}
+	return at
+}
+
+func TestLateRestoreIsFound(t *testing.T) {
+	start := time.Now()
+	second := func(n int) time.Time { return start.Add(time.Duration(n) * time.Second) }
+	web := map[string]bool{"web": true}
+	for _, tc := range []struct {
+		name    string
+		changes map[int]int32 // sizes by second
+		crashes []crash
+		late    bool
+	}{
+		{"restored in time", map[int]int32{5: 2, 60: 1}, []crash{{at: second(10), raised: web}}, false},
+		{"restored late", map[int]int32{5: 2, 71: 1}, []crash{{at: second(10), raised: web}}, true},
+		{"never restored", map[int]int32{5: 2}, []crash{{at: second(10), raised: web}}, true},
+		{"never raised", nil, []crash{{at: second(10)}}, false},
+		{"raised by the next process", map[int]int32{40: 2}, []crash{{at: second(10)}}, false},
+		{"raise arrives after the kill", map[int]int32{11: 2, 75: 1}, []crash{{at: second(10), raised: web}}, true},
+		{"taken over by a process that crashes too", map[int]int32{5: 2, 80: 1}, []crash{{at: second(10), raised: web}, {at: second(31), held: web}}, false},
+		{"another process crashes", map[int]int32{5: 2, 80: 1}, []crash{{at: second(10), raised: web}, {at: second(31)}}, true},
+		{"late after both crashes", map[int]int32{5: 2, 95: 1}, []crash{{at: second(10), raised: web}, {at: second(31), held: web}}, true},
+	} {
+		o := &checkedSize{size: 1, wish: 1, history: []sizeChange{{start, 1, userManager}}}
+		for _, at := range slices.Sorted(maps.Keys(tc.changes)) {
+			o.history = append(o.history, sizeChange{second(at), tc.changes[at], surgeManager})
+		}
+		c := &sizeChecker{objects: map[string]*checkedSize{"Deployment web": o}}
+		if all := c.describeLateRestores(tc.crashes); (len(all) > 0) != tc.late {
+			t.Errorf("%s: late restores %q, want late %v", tc.name, all, tc.late)
+		}
+	}
 }

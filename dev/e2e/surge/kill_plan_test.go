@@ -1,0 +1,345 @@
+package surge_test
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/slipway-dev/slipway/dev/faultproxy"
+)
+
+// killPlan distributes the kills of a program over many drains of the same Deployments. One drain has a kill at one request of each
+// surge, because the surges run at the same time. Its methods may be called concurrently.
+type killPlan struct {
+	mu       sync.Mutex
+	random   *rand.Rand
+	groups   []*killGroup
+	turn     int
+	kills    int
+	restores map[killedRestore]int // interrupted requests
+}
+
+// killGroup holds the kills that a drain may have together. All are at requests of surges, or all are at other requests. Otherwise a
+// request that all surges await would often stop them before theirs.
+type killGroup struct {
+	then     afterKill
+	ofSurges bool
+	points   []*plannedKill // in the order of the requests in a drain
+	window   int
+	// missed counts the last drains without a kill.
+	missed int
+}
+
+// plannedKill is a kill at one moment of one request.
+type plannedKill struct {
+	id       faultproxy.RequestID
+	moment   faultproxy.Moment
+	position int // of the request in its group
+	state    killState
+}
+
+type killState int
+
+const (
+	killOpen killState = iota
+	killPlanned
+	killDone
+)
+
+// maxMissed is how many drains in a row may have no kill of a group. The requests that are left do not occur in each drain.
+const maxMissed = 5
+
+// killBatch holds the kills of one drain.
+type killBatch struct {
+	then   afterKill
+	points map[faultproxy.RequestID]faultproxy.Moment
+	// restore is a kind of request, and a moment, at which the next process is killed too while it restores sizes. It may be empty.
+	restore killedRestore
+	// lives is how many processes may be killed, one after the other. Each is killed at the points that are left.
+	lives int
+	group *killGroup
+}
+
+// maxLives limits the kills of one drain. A process sends most requests that are of no surge one after the other, so each kill interrupts
+// few of them.
+const maxLives = 8
+
+type killedRestore struct {
+	kind   string
+	moment faultproxy.Moment
+}
+
+// surgeSeparator separates the kind of a request from the Deployment of its surge.
+const surgeSeparator = " of "
+
+// splitSurge returns the kind of a request without the Deployment of its surge.
+func splitSurge(kind string) (request, deployment string) {
+	request, deployment, _ = strings.Cut(kind, surgeSeparator)
+	return request, deployment
+}
+
+// newKillPlan plans kills at the requests of a drain with the given number of surges. Without a restart, it leaves out reads: a read
+// changes nothing, so a kill at it leaves the same state as a kill at the writes around it.
+func newKillPlan(requests []faultproxy.Request, surges int) *killPlan {
+	p := &killPlan{random: rand.New(rand.NewPCG(11, 0)), restores: map[killedRestore]int{}}
+	for _, then := range []afterKill{restarted, dead} {
+		// Two requests of each surge are close enough in time.
+		ofSurges, others := &killGroup{then: then, ofSurges: true, window: 2 * surges}, &killGroup{then: then, window: surges}
+		p.groups = append(p.groups, ofSurges, others)
+		for _, r := range requests {
+			if then == dead && r.Method == http.MethodGet {
+				continue
+			}
+			g := others
+			if _, deployment := splitSurge(r.Kind); deployment != "" {
+				g = ofSurges
+			}
+			position := len(g.points) / len(faultproxy.Moments())
+			for _, moment := range faultproxy.Moments() {
+				g.points = append(g.points, &plannedKill{id: r.RequestID, moment: moment, position: position})
+			}
+		}
+	}
+	return p
+}
+
+// restoreKinds are the requests of a process that restores the size after the crash of another one.
+var restoreKinds = []string{
+	"PUT /apis/coordination.k8s.io/v1/namespaces/*/leases/*", "PUT /apis/apps/v1/namespaces/*/deployments/*/scale",
+	"PATCH /api/v1/namespaces/*/pods/*", "DELETE /apis/coordination.k8s.io/v1/namespaces/*/leases/*",
+}
+
+// next returns the kills of the next drain, or nil if none are left.
+func (p *killPlan) next() *killBatch {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for range p.groups {
+		g := p.groups[p.turn%len(p.groups)]
+		p.turn++
+		points := g.choose(p.random)
+		if len(points) == 0 {
+			continue
+		}
+		b := &killBatch{then: g.then, points: points, lives: 1, group: g}
+		if g.then == restarted && !g.ofSurges {
+			b.lives = maxLives
+		}
+		if round := p.turn / len(p.groups); g.then == restarted && g.ofSurges && round%2 == 0 {
+			moments := faultproxy.Moments()
+			b.restore = killedRestore{restoreKinds[round/2%len(restoreKinds)], moments[round/2/len(restoreKinds)%len(moments)]}
+		}
+		return b
+	}
+	return nil
+}
+
+// choose plans one kill for each surge, or for each other request. They are close to the first request without a kill, so that no
+// request waits for its timeout while others run. A random choice lets the kill find the surges in different states.
+func (g *killGroup) choose(random *rand.Rand) map[faultproxy.RequestID]faultproxy.Moment {
+	if g.missed >= maxMissed {
+		return nil
+	}
+	choices := map[string][]*plannedKill{}
+	first := -1
+	for _, k := range g.points {
+		if k.state != killOpen {
+			continue
+		}
+		if first < 0 {
+			first = k.position
+		}
+		if k.position >= first+g.window {
+			break
+		}
+		_, track := splitSurge(k.id.Kind)
+		if track == "" {
+			track = k.id.String()
+		}
+		choices[track] = append(choices[track], k)
+	}
+	points := map[faultproxy.RequestID]faultproxy.Moment{}
+	for _, track := range slices.Sorted(maps.Keys(choices)) {
+		k := choices[track][random.IntN(len(choices[track]))]
+		k.state = killPlanned
+		points[k.id] = k.moment
+	}
+	return points
+}
+
+// record records the requests at which a drain was killed. The others of its batch are planned again.
+func (p *killPlan) record(b *killBatch, kills int, killed []faultproxy.RequestID, restoring int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.kills += kills
+	if restoring > 0 {
+		p.restores[b.restore] += restoring
+	}
+	if b.group.missed++; len(killed) > 0 {
+		b.group.missed = 0
+	}
+	for _, k := range b.group.points {
+		if b.points[k.id] != k.moment || k.state != killPlanned {
+			continue
+		}
+		k.state = killOpen
+		if slices.Contains(killed, k.id) {
+			k.state = killDone
+		}
+	}
+}
+
+// progress returns text with the numbers of kills.
+func (p *killPlan) progress() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	text := fmt.Sprintf("%d kills", p.kills)
+	for _, then := range []afterKill{restarted, dead} {
+		var killed, all int
+		kinds := map[string]bool{} // kind, number within the surge and moment; true with a kill
+		for _, g := range p.groups {
+			if g.then != then {
+				continue
+			}
+			for _, k := range g.points {
+				request, _ := splitSurge(k.id.Kind)
+				different := fmt.Sprintf("%s, %d, %s", request, k.id.Nth, k.moment)
+				kinds[different] = kinds[different] || k.state == killDone
+				if all++; k.state == killDone {
+					killed++
+				}
+			}
+		}
+		different := len(kinds)
+		maps.DeleteFunc(kinds, func(_ string, killed bool) bool { return !killed })
+		text += fmt.Sprintf("; %s: killed before and after requests %d of %d, of these different within a surge %d of %d", then, killed, all, len(kinds), different)
+	}
+	restores := 0
+	for _, n := range p.restores {
+		restores += n
+	}
+	return text + fmt.Sprintf("; the next process was killed too at %d requests, in %d ways", restores, len(p.restores))
+}
+
+// missedKinds returns the kinds of requests that had no kill at a moment.
+func (p *killPlan) missedKinds() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	killed := map[string]bool{}
+	for _, g := range p.groups {
+		for _, k := range g.points {
+			request, _ := splitSurge(k.id.Kind)
+			kind := fmt.Sprintf("%s, %s, %s", request, k.moment, g.then)
+			killed[kind] = killed[kind] || k.state == killDone
+		}
+	}
+	maps.DeleteFunc(killed, func(_ string, killed bool) bool { return killed })
+	return slices.Sorted(maps.Keys(killed))
+}
+
+// openKills returns the kills that no drain had.
+func (p *killPlan) openKills() (all []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, g := range p.groups {
+		for _, k := range g.points {
+			if k.state != killDone {
+				all = append(all, fmt.Sprintf("%s, %s, %s", k.id, k.moment, g.then))
+			}
+		}
+	}
+	return all
+}
+
+// planRequests returns the requests of a drain with two surges, and one request that is of no surge.
+func planRequests() []faultproxy.Request {
+	return []faultproxy.Request{
+		{Method: http.MethodPatch, RequestID: faultproxy.RequestID{Kind: "PATCH /node", Nth: 1}},
+		{Method: http.MethodGet, RequestID: faultproxy.RequestID{Kind: "GET /pod of web-0", Nth: 1}},
+		{Method: http.MethodGet, RequestID: faultproxy.RequestID{Kind: "GET /pod of web-1", Nth: 1}},
+		{Method: http.MethodPut, RequestID: faultproxy.RequestID{Kind: "PUT /scale of web-0", Nth: 1}},
+		{Method: http.MethodPut, RequestID: faultproxy.RequestID{Kind: "PUT /scale of web-1", Nth: 1}},
+		{Method: http.MethodPut, RequestID: faultproxy.RequestID{Kind: "PUT /scale of web-0", Nth: 2}},
+		{Method: http.MethodPut, RequestID: faultproxy.RequestID{Kind: "PUT /scale of web-1", Nth: 2}},
+	}
+}
+
+func TestKillPlanKillsAtEachMomentOfEachRequest(t *testing.T) {
+	p := newKillPlan(planRequests(), 2)
+	killed := map[string]int{}
+	drains := 0
+	for b := p.next(); b != nil; b = p.next() {
+		drains++
+		var stopped []faultproxy.RequestID
+		surges := map[string]bool{}
+		for id, moment := range b.points {
+			killed[fmt.Sprintf("%s, %s, %s", id, moment, b.then)]++
+			stopped = append(stopped, id)
+			_, deployment := splitSurge(id.Kind)
+			if surges[deployment] {
+				t.Errorf("two kills at surge %q: %v", deployment, b.points)
+			}
+			surges[deployment] = true
+		}
+		p.record(b, 1, stopped, 0)
+	}
+	// Two moments of seven requests with a restart, and of the five writes without.
+	if len(killed) != 24 || len(p.openKills()) != 0 || len(p.missedKinds()) != 0 {
+		t.Errorf("%d different kills, want 24; none at %v", len(killed), p.openKills())
+	}
+	for kill, n := range killed {
+		if n != 1 {
+			t.Errorf("%d kills at %s", n, kill)
+		}
+	}
+	if drains >= len(killed) {
+		t.Errorf("%d drains for %d kills", drains, len(killed))
+	}
+}
+
+// TestKillPlanEndsWithoutMissingRequests has drains that never send a request.
+func TestKillPlanEndsWithoutMissingRequests(t *testing.T) {
+	p := newKillPlan(planRequests(), 2)
+	const missing = "PUT /scale of web-1"
+	for b := p.next(); b != nil; b = p.next() {
+		var stopped []faultproxy.RequestID
+		for id := range b.points {
+			if id.Kind != missing {
+				stopped = append(stopped, id)
+			}
+		}
+		p.record(b, min(1, len(stopped)), stopped, 0)
+	}
+	if all := p.openKills(); len(all) != 8 || slices.ContainsFunc(all, func(k string) bool { return !strings.HasPrefix(k, missing) }) {
+		t.Errorf("no kills at %q, want only those at %s", all, missing)
+	}
+	if kinds := p.missedKinds(); len(kinds) != 0 {
+		t.Errorf("missed kinds %q, but another surge had kills at them", kinds)
+	}
+	p = newKillPlan(planRequests(), 2)
+	for b := p.next(); b != nil; b = p.next() {
+		p.record(b, 0, nil, 0)
+	}
+	if kinds := p.missedKinds(); len(kinds) != 2*(3+2) { // two moments of PATCH, GET and PUT with a restart, and of the writes without
+		t.Errorf("missed kinds %q without a kill", kinds)
+	}
+}
+
+// TestKillPlanGivesNoKillToTwoDrains has drains at the same time.
+func TestKillPlanGivesNoKillToTwoDrains(t *testing.T) {
+	p := newKillPlan(planRequests(), 2)
+	given := map[string]bool{}
+	for b := p.next(); b != nil; b = p.next() {
+		for id, moment := range b.points {
+			kill := fmt.Sprintf("%s, %s, %s", id, moment, b.then)
+			if given[kill] {
+				t.Errorf("%s was given to two drains", kill)
+			}
+			given[kill] = true
+		}
+	}
+}
