@@ -34,6 +34,9 @@ const (
 	maxContinuedWait = time.Second
 	// deniedDecisionPause is the shortest time between two decisions about a pod after its PDB denied the eviction.
 	deniedDecisionPause = 10 * time.Second
+	// failedDecisionPause is the shortest time until a decision that could not be made is tried again, if the pod may need a successor
+	// soon. It is shorter than the margin before the last time for that.
+	failedDecisionPause = time.Second
 	// minFailedSurgePause and maxFailedSurgePause limit the time until a pod may surge again after its surge failed.
 	minFailedSurgePause = 30 * time.Second
 	maxFailedSurgePause = 10 * time.Minute
@@ -138,6 +141,8 @@ type podSurge struct {
 	report     SurgeReport
 	// decidedUntil is the time limit that the last decision was made for; zero is none.
 	decidedUntil time.Time
+	// decidedDenied is true if that decision was made while the PDB denied the eviction.
+	decidedDenied bool
 	// run is the last surge until it has returned, also after it was given up.
 	run *surgeRun
 	// denied is true if a PDB has denied the eviction since the last decision.
@@ -260,7 +265,9 @@ func (p *podState) isSurgeDecisionDue(now, end time.Time) bool {
 	if s.denied && !now.Before(s.nextAt) {
 		return true
 	}
-	return last.Verdict == surge.NotYet && !p.deniedSince().IsZero() && (!now.Before(last.DecideAgainAt) || !end.Equal(s.decidedUntil))
+	hasFailed := s.report.Problem != ""
+	return last.Verdict == surge.NotYet && !p.deniedSince().IsZero() && (!now.Before(last.DecideAgainAt) || !end.Equal(s.decidedUntil)) &&
+		(!hasFailed || !now.Before(s.nextAt))
 }
 
 // deniedSince returns since when the PDB of the pod has denied each eviction; zero means that it may allow the next one.
@@ -301,6 +308,7 @@ func (d *Drain) startSurgeDecision(ctx context.Context, p *podState, end time.Ti
 	pod, until := p.pod, s.decidedUntil
 	pdbs, _ := d.pdbs.pdbsCovering(&p.pod)
 	deniedSince := p.deniedSince()
+	s.decidedDenied = !deniedSince.IsZero()
 	d.background.Go(func() {
 		bounded, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
@@ -316,10 +324,15 @@ func (d *Drain) recordSurgeDecision(p *podState, decision surge.Decision, err er
 		return
 	}
 	s.phase, s.nextAt = surgeSettled, now.Add(deniedDecisionPause)
-	if s.decided++; s.decided == 1 { // usually before the PDBs were read
+	// The first decision is usually made before the PDBs were read. A denial is news for a decision that was made without one.
+	if s.decided++; s.decided == 1 || !s.decidedDenied {
 		s.nextAt = now
 	}
-	s.report.setDecision(decision, err)
+	if err != nil && s.report.Decision.Verdict == surge.NotYet { // soon again, because the pause may cost the last chance
+		s.nextAt, s.report.Problem = now.Add(failedDecisionPause), describeUndecided(err)
+	} else {
+		s.report.setDecision(decision, err)
+	}
 	log := d.options.Logger
 	switch {
 	case err != nil:
@@ -339,8 +352,12 @@ func (d *Drain) recordSurgeDecision(p *podState, decision surge.Decision, err er
 func (r *SurgeReport) setDecision(decision surge.Decision, err error) {
 	r.Decision, r.Problem = decision, ""
 	if err != nil {
-		r.Problem = "whether it needs a successor is unknown: " + err.Error()
+		r.Problem = describeUndecided(err)
 	}
+}
+
+func describeUndecided(err error) string {
+	return "whether it needs a successor is unknown: " + err.Error()
 }
 
 func (d *Drain) startSurge(ctx context.Context, p *podState, now time.Time) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -372,6 +373,40 @@ func TestOnlyDenialsWithoutABreakLeadToASuccessor(t *testing.T) {
 		must.Not(t, len(f.runs) != 1, "surges: %+v", f.runs)
 		waited := f.runs[0].at.Sub(r.StartedAt)
 		check.Not(t, waited < 100*time.Second || waited > 100*time.Second+maxPDBPauseVoluntary+time.Second, "surge after %s", waited)
+	})
+}
+
+// TestDenialAfterADecisionWithoutOneIsDecidedAtOnce has a pod whose decision came between two denials. A pause could cost the last time
+// for its surge.
+func TestDenialAfterADecisionWithoutOneIsDecidedAtOnce(t *testing.T) {
+	for denied, pause := range map[bool]time.Duration{false: 0, true: deniedDecisionPause} {
+		now := time.Now()
+		d := &Drain{options: Options{Logger: slog.New(slog.DiscardHandler)}}
+		p := &podState{surge: &podSurge{phase: surgeDeciding, decided: 3, decidedDenied: denied}}
+		d.recordSurgeDecision(p, verdict(surge.NotNeeded), nil, now)
+		check.Is(t, pause, p.surge.nextAt.Sub(now), "denied", denied)
+	}
+}
+
+// TestFailedDecisionAboutADeniedPodIsTriedAgainSoon has a Surger that cannot read the owner when the pod should get its successor.
+func TestFailedDecisionAboutADeniedPodIsTriedAgainSoon(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		web, _ := s.addDenyingPDB("web", withGrace(5*time.Second))
+		f := newFakeSurger(s)
+		var failedAt time.Time
+		f.decide = func(ctx context.Context, c decideCall) (surge.Decision, error) {
+			d, err := decideDenied(20*time.Second)(ctx, c)
+			if d.Verdict == surge.Needed && failedAt.IsZero() {
+				failedAt = time.Now()
+				return surge.Decision{}, errors.New("no answer")
+			}
+			return d, err
+		}
+		r := runDrainTo(t, s, Drained, Options{Surger: f, TimeLimits: deadlineIn(time.Minute)})
+		check.Is(t, Surged, podReportOf(t, r, web).Removal)
+		must.Not(t, len(f.runs) != 1, "surges: %+v", f.runs)
+		paused := f.runs[0].at.Sub(failedAt)
+		check.Not(t, paused < time.Second || paused > 4*time.Second, "tried again after %s", paused)
 	})
 }
 
