@@ -103,8 +103,8 @@ func (d *Decision) successorTime(deniedSince, until time.Time, pods int) time.Ti
 		return at
 	}
 	latest := until.Add(-decisionLead - time.Duration(pods)*d.timeToReady())
-	if d.StartupSeconds == 0 {
-		latest = deniedSince.Add(until.Sub(deniedSince) / 2)
+	if half := deniedSince.Add(until.Sub(deniedSince) / 2); d.StartupSeconds == 0 && half.Before(latest) {
+		latest = half
 	}
 	if latest.Before(at) {
 		return latest
@@ -206,23 +206,23 @@ func (s *Surger) findNeed(
 		}
 		return ReasonNotReady, "the pod is not Ready", nil
 	}
-	staying, leavingNodes, err := s.findStayingPod(ctx, siblings, pod.Spec.NodeName)
+	staying, leavingNodes, err := s.findStayingPods(ctx, siblings, pod.Spec.NodeName)
 	switch {
 	case err != nil:
 		return "", "", err
-	case staying != nil && denial != "":
+	case len(staying) > 0 && denial != "":
 		return ReasonPDBDenies, denial, nil
-	case staying != nil:
-		// A successor goes when its surge ends without success, for example after a crash of its process. If the pod was evicted at that
-		// time, the owner would have no Ready pod.
-		raised, err := s.isRaised(ctx, recordOwner)
+	case len(staying) == 1: // another surge costs the owner one pod at most
+		detail, err := s.findEndOfStay(ctx, pod, staying[0], recordOwner)
 		if err != nil {
 			return "", "", err
 		}
-		if raised {
-			return ReasonLastReady, fmt.Sprintf("the Ready pod %s of the owner may go with another surge of the owner that has not ended", staying.name), nil
+		if detail != "" {
+			return ReasonLastReady, detail, nil
 		}
-		return ReasonOthersReady, fmt.Sprintf("the pod %s of the owner is Ready on node %s", staying.name, staying.node), nil
+		fallthrough
+	case len(staying) > 1:
+		return ReasonOthersReady, fmt.Sprintf("the pod %s of the owner is Ready on node %s", staying[0].name, staying[0].node), nil
 	case len(leavingNodes) > 0:
 		return ReasonLastReady, fmt.Sprintf("the other Ready pods of the owner are on nodes that are cordoned or being removed: %s",
 			strings.Join(leavingNodes, ", ")), nil
@@ -230,12 +230,33 @@ func (s *Surger) findNeed(
 	return ReasonLastReady, "no other pod of the owner is Ready on another node", nil
 }
 
-// isRaised reports whether the size of the owner may be raised for a surge that has not ended. It returns false for an empty UID, and if
-// the records may not be read.
-func (s *Surger) isRaised(ctx context.Context, ownerUID string) (bool, error) {
-	if ownerUID == "" {
-		return false, nil
+// findEndOfStay returns why the only staying pod of the owner may go; empty if it stays. A successor goes when its surge ends without
+// success, for example after a crash of its process. If the pod was evicted at that time, the owner would have no Ready pod.
+func (s *Surger) findEndOfStay(ctx context.Context, pod *kubeapi.Pod, staying podState, recordOwner string) (detail string, err error) {
+	if recordOwner == "" {
+		return "", nil
 	}
+	raised, err := s.isRaised(ctx, recordOwner)
+	switch {
+	case err != nil:
+		return "", err
+	case raised:
+		return fmt.Sprintf("the Ready pod %s of the owner may go with another surge of the owner that has not ended", staying.name), nil
+	}
+	// That surge may have ended since the pods were listed, and its pod with it.
+	pods, err := s.listSiblings(ctx, pod, nil)
+	if err != nil {
+		return "", err
+	}
+	if !slices.ContainsFunc(pods, func(p podState) bool { return p.uid == staying.uid && p.isActive() && p.ready }) {
+		return fmt.Sprintf("the other pod %s of the owner is no longer Ready", staying.name), nil
+	}
+	return "", nil
+}
+
+// isRaised reports whether the size of the owner may be raised for a surge that has not ended. It returns false if the records may not be
+// read.
+func (s *Surger) isRaised(ctx context.Context, ownerUID string) (bool, error) {
 	name := leaseNamePrefix + ownerUID
 	l, err := call(ctx, func(ctx context.Context) (*kubeapi.Lease, error) {
 		return s.api.GetLease(ctx, s.options.Namespace, name)

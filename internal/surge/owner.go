@@ -365,13 +365,13 @@ func countOnNode(pods []podState, node string) int {
 // maxNodeReads limits how many nodes are read to find a pod that stays. An owner may have a pod on each node.
 const maxNodeReads = 16
 
-// findStayingPod returns a ready pod on another node that is not being drained, or nil. A pod on a node that is being drained may
-// leave at the same time as this one. leavingNodes are nodes with ready pods that may leave.
-func (s *Surger) findStayingPod(ctx context.Context, pods []podState, node string) (staying *podState, leavingNodes []string, err error) {
-	byNode := map[string]*podState{}
-	for i, p := range pods {
+// findStayingPods returns one or two ready pods on other nodes that are not being drained, or none. A pod on a node that is being drained
+// may leave at the same time as this one. leavingNodes are nodes with ready pods that may leave.
+func (s *Surger) findStayingPods(ctx context.Context, pods []podState, node string) (staying []podState, leavingNodes []string, err error) {
+	byNode := map[string][]podState{}
+	for _, p := range pods {
 		if p.isActive() && p.ready && p.node != node {
-			byNode[p.node] = &pods[i]
+			byNode[p.node] = append(byNode[p.node], p)
 		}
 	}
 	nodes := slices.Collect(maps.Keys(byNode))
@@ -380,14 +380,17 @@ func (s *Surger) findStayingPod(ctx context.Context, pods []podState, node strin
 		n, err := call(ctx, func(ctx context.Context) (*kubeapi.Node, error) { return s.api.GetNode(ctx, name) })
 		switch {
 		case err == nil && !isNodeLeaving(n):
-			return byNode[name], nil, nil
+			if staying = append(staying, byNode[name]...); len(staying) > 1 {
+				return staying[:2], nil, nil
+			}
+			continue
 		case err != nil && !kubeapi.IsNotFound(err):
 			return nil, nil, toRefusal("read node "+name, err)
 		}
 		leavingNodes = append(leavingNodes, name)
 	}
 	slices.Sort(leavingNodes)
-	return nil, leavingNodes, nil
+	return staying, leavingNodes, nil
 }
 
 // isNodeLeaving reports whether the pods of a node may leave now: a person or a tool has cordoned it or is removing it.

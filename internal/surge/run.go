@@ -328,12 +328,15 @@ func (x *surgeRun) raise(ctx context.Context) error {
 			}
 			if isPlanned && kubeapi.IsConflict(err) { // the target has changed since the plan, perhaps by a rollout
 				x.raised = false
-				if err = x.planAgain(ctx); err == nil {
-					r = x.record
-					continue
-				}
-				if isFinal(err) {
+				if err = x.planAgain(ctx); isFinal(err) {
 					return err
+				}
+				if err == nil {
+					r, x.planned = x.record, nil // from now on, each attempt reads only the size
+					if !elapsed.Sleep(ctx, conflictPause) {
+						return ctx.Err()
+					}
+					continue
 				}
 			}
 		}

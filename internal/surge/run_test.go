@@ -1477,6 +1477,32 @@ func TestSuccessorOfACrashedProcessDoesNotReplaceThePod(t *testing.T) {
 	}
 }
 
+// TestEndOfAnotherSurgeAfterTheDecisionCostsNoPod restores the size of a crashed process between a decision and its surge. The successor of
+// the crashed process goes with that.
+func TestEndOfAnotherSurgeAfterTheDecisionCostsNoPod(t *testing.T) {
+	simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+		c.stallEndpoints(30 * time.Second)
+		crashed, drainer := c.newProcess(ctx, "n1/1"), c.newProcess(ctx, "n1/2")
+		crashed.surge(leaving, time.Time{}, func(p Progress) {
+			if p.Step == AwaitingEndpoint {
+				crashed.crash()
+			}
+		})
+		d, err := drainer.Decide(ctx, *c.pod(leaving), nil, time.Time{}, time.Time{})
+		must.NoError(t, err)
+		check.Is(t, ReasonLastReady, d.Reason, d)
+		c.mu.Lock()
+		c.setReplicas(c.deployment, 1, FieldManager)
+		clear(c.leases)
+		c.mu.Unlock()
+		c.evict("web-1-2")
+		result := drainer.Run(ctx, c.request(d, time.Time{}))
+		check.Not(t, !result.PodLeft || result.Successor != "shop/web-1-3", "result %+v", result)
+		ready, _ := c.leastCounts()
+		check.Is(t, 1, ready)
+	})
+}
+
 func TestOwnerHasOneSurgeAtATime(t *testing.T) {
 	simulate(t, func(t *testing.T) *cluster { return newCluster(t, 2) }, func(t *testing.T, ctx context.Context, c *cluster) {
 		c.mu.Lock()
