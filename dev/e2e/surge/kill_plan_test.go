@@ -31,8 +31,6 @@ type killGroup struct {
 	ofSurges bool
 	points   []*plannedKill // in the order of the requests in a drain
 	window   int
-	// missed counts the last drains without a kill.
-	missed int
 }
 
 // plannedKill is a kill at one moment of one request.
@@ -41,6 +39,7 @@ type plannedKill struct {
 	moment   faultproxy.Moment
 	position int // of the request in its group
 	state    killState
+	missed   int // drains that had to be killed there, and were not
 }
 
 type killState int
@@ -49,9 +48,10 @@ const (
 	killOpen killState = iota
 	killPlanned
 	killDone
+	killMissed
 )
 
-// maxMissed is how many drains in a row may have no kill of a group. The requests that are left do not occur in each drain.
+// maxMissed is how many drains try a kill. Some requests do not occur in each drain.
 const maxMissed = 5
 
 // killBatch holds the kills of one drain.
@@ -141,9 +141,6 @@ func (p *killPlan) next() *killBatch {
 // choose plans one kill for each surge, or for each other request. They are close to the first request without a kill, so that no
 // request waits for its timeout while others run. A random choice lets the kill find the surges in different states.
 func (g *killGroup) choose(random *rand.Rand) map[faultproxy.RequestID]faultproxy.Moment {
-	if g.missed >= maxMissed {
-		return nil
-	}
 	choices := map[string][]*plannedKill{}
 	first := -1
 	for _, k := range g.points {
@@ -179,16 +176,17 @@ func (p *killPlan) record(b *killBatch, kills int, killed []faultproxy.RequestID
 	if restoring > 0 {
 		p.restores[b.restore] += restoring
 	}
-	if b.group.missed++; len(killed) > 0 {
-		b.group.missed = 0
-	}
 	for _, k := range b.group.points {
 		if b.points[k.id] != k.moment || k.state != killPlanned {
 			continue
 		}
-		k.state = killOpen
-		if slices.Contains(killed, k.id) {
+		switch k.missed++; {
+		case slices.Contains(killed, k.id):
 			k.state = killDone
+		case k.missed < maxMissed:
+			k.state = killOpen
+		default:
+			k.state = killMissed
 		}
 	}
 }
@@ -225,20 +223,42 @@ func (p *killPlan) progress() string {
 	return text + fmt.Sprintf("; the next process was killed too at %d requests, in %d ways", restores, len(p.restores))
 }
 
-// missedKinds returns the kinds of requests that had no kill at a moment.
+// missedKinds returns the kinds of requests that had no kill at a moment. Each request within a surge is a kind of its own.
 func (p *killPlan) missedKinds() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	killed := map[string]bool{}
 	for _, g := range p.groups {
 		for _, k := range g.points {
-			request, _ := splitSurge(k.id.Kind)
+			request, deployment := splitSurge(k.id.Kind)
 			kind := fmt.Sprintf("%s, %s, %s", request, k.moment, g.then)
+			if deployment != "" {
+				kind = fmt.Sprintf("%s, number %d in its surge", kind, k.id.Nth)
+			}
 			killed[kind] = killed[kind] || k.state == killDone
 		}
 	}
 	maps.DeleteFunc(killed, func(_ string, killed bool) bool { return killed })
 	return slices.Sorted(maps.Keys(killed))
+}
+
+// missedRestores returns the kinds of requests, of those that a process of the plan sends, at which no process was killed while it
+// restored sizes.
+func (p *killPlan) missedRestores() (kinds []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, kind := range restoreKinds {
+		isKind := func(k *plannedKill) bool { request, _ := splitSurge(k.id.Kind); return request == kind }
+		isSent := slices.ContainsFunc(p.groups, func(g *killGroup) bool { return slices.ContainsFunc(g.points, isKind) })
+		killed := 0
+		for _, moment := range faultproxy.Moments() {
+			killed += p.restores[killedRestore{kind, moment}]
+		}
+		if isSent && killed == 0 {
+			kinds = append(kinds, kind)
+		}
+	}
+	return kinds
 }
 
 // openKills returns the kills that no drain had.
@@ -324,8 +344,32 @@ func TestKillPlanEndsWithoutMissingRequests(t *testing.T) {
 	for b := p.next(); b != nil; b = p.next() {
 		p.record(b, 0, nil, 0)
 	}
-	if kinds := p.missedKinds(); len(kinds) != 2*(3+2) { // two moments of PATCH, GET and PUT with a restart, and of the writes without
+	if kinds := p.missedKinds(); len(kinds) != 2*(4+3) { // two moments of PATCH, GET and both PUTs with a restart, and of the writes without
 		t.Errorf("missed kinds %q without a kill", kinds)
+	}
+}
+
+// TestKillPlanGoesOnBehindMissingRequests has drains that never send an early request. The window of each choice is smaller than the rest.
+func TestKillPlanGoesOnBehindMissingRequests(t *testing.T) {
+	var requests []faultproxy.Request
+	for n := range 20 {
+		requests = append(requests, faultproxy.Request{Method: http.MethodPut, RequestID: faultproxy.RequestID{Kind: "PUT /scale of web-0", Nth: n + 1}})
+	}
+	p := newKillPlan(requests, 1)
+	for b := p.next(); b != nil; b = p.next() {
+		var stopped []faultproxy.RequestID
+		for id := range b.points {
+			if id.Nth != 2 {
+				stopped = append(stopped, id)
+			}
+		}
+		p.record(b, len(stopped), stopped, 0)
+	}
+	if all := p.openKills(); len(all) != 4 || slices.ContainsFunc(all, func(k string) bool { return !strings.Contains(k, "2") }) {
+		t.Errorf("no kills at %q, want only those at the second request", all)
+	}
+	if kinds := p.missedKinds(); len(kinds) != 4 {
+		t.Errorf("missed kinds %q, want two moments of the second request with and without a restart", kinds)
 	}
 }
 

@@ -54,6 +54,9 @@ func killAtAllRequests(t *testing.T) {
 			for _, kind := range plan.missedKinds() {
 				t.Errorf("no kill of the %s at %s", program, kind)
 			}
+			for _, kind := range plan.missedRestores() {
+				t.Errorf("no kill of a process that restores sizes after the %s, at %s", program, kind)
+			}
 			t.Logf("without a kill: %s", strings.Join(plan.openKills(), "; "))
 			outcome := "no violation"
 			if t.Failed() {

@@ -197,7 +197,7 @@ type crash struct {
 const lateRaise = 2 * time.Second
 
 // describeLateRestores returns the Deployments with a size that differed from the wish for longer than restoreTime after a crash. If a
-// later process had taken the record over and crashed too, the time begins with that crash (I11). The crashes are in order. Only
+// later process had taken the record over in time and crashed too, the time begins with that crash (I11). The crashes are in order. Only
 // Slipway changes the sizes.
 func (c *sizeChecker) describeLateRestores(crashes []crash) (all []string) {
 	c.mu.Lock()
@@ -210,7 +210,7 @@ func (c *sizeChecker) describeLateRestores(crashes []crash) (all []string) {
 				continue
 			}
 			if slices.ContainsFunc(crashes[n+1:], func(next crash) bool {
-				return next.held[deployment] && (restored.IsZero() || next.at.Before(restored))
+				return next.held[deployment] && (restored.IsZero() || next.at.Before(restored)) && next.at.Sub(k.at) <= restoreTime
 			}) {
 				continue // checked for that crash
 			}
@@ -259,6 +259,7 @@ func TestLateRestoreIsFound(t *testing.T) {
 		{"raise arrives after the kill", map[int]int32{11: 2, 75: 1}, []crash{{at: second(10), raised: web}}, true},
 		{"taken over by a process that crashes too", map[int]int32{5: 2, 80: 1}, []crash{{at: second(10), raised: web}, {at: second(31), held: web}}, false},
 		{"another process crashes", map[int]int32{5: 2, 80: 1}, []crash{{at: second(10), raised: web}, {at: second(31)}}, true},
+		{"taken over too late by a process that crashes too", map[int]int32{5: 2, 190: 1}, []crash{{at: second(10), raised: web}, {at: second(150), held: web}}, true},
 		{"late after both crashes", map[int]int32{5: 2, 95: 1}, []crash{{at: second(10), raised: web}, {at: second(31), held: web}}, true},
 	} {
 		o := &checkedSize{size: 1, wish: 1, history: []sizeChange{{start, 1, userManager}}}
