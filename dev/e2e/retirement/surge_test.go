@@ -37,7 +37,7 @@ func (f *fixture) podsOf(app string) []corev1.Pod {
 // rights of the shipped manifests. One pod fits on the other node, and one fits on no other node.
 func TestRetirementStartsSuccessorWherePlacementSeesRoom(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, "surging", 2, "minSize: 0\ndrain: {surge: Always, timeout: 20s}\n")
+	f := newFixture(t, "surging", 2, "minSize: 0\ndrain: {surge: Always, timeout: 40s}\n")
 	f.check(f.ApplyManifests(f.ctx, "manager/surge/rbac.yaml", "manager/surge/admission.yaml"))
 	f.check(f.AwaitPermissions(f.ctx, managerNamespace, managerAccount, "slipway-manager-surge"))
 	bound := f.app("bound", 0, 1)
