@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/drain"
+	"github.com/slipway-dev/slipway/internal/nodegroup"
 	"github.com/slipway-dev/slipway/internal/placement"
 	"github.com/slipway-dev/slipway/internal/placement/saved"
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
@@ -25,7 +27,10 @@ type successorRooms struct {
 	read    func(context.Context) (*saved.Objects, []v1alpha1.NodeGroup, error)
 
 	checker *room.Checker
-	failed  bool // the cluster cannot be read
+	// unlisted are the groups of nodes that have no object, for example those of the manager's --node-groups. They may launch an
+	// instance too.
+	unlisted []string
+	failed   bool // the cluster cannot be read
 }
 
 // addTo sets the room of each pod of a prediction that would get a successor. If the cluster cannot be read, it prints that once, and
@@ -51,6 +56,10 @@ func (r *successorRooms) find(ctx context.Context, pod placement.PodKey, node st
 	if err != nil {
 		return &drain.SuccessorRoom{Problem: err.Error()}
 	}
+	if !found.Fits && len(r.unlisted) > 0 {
+		return &drain.SuccessorRoom{Problem: fmt.Sprintf("%s; NodeGroup %s is not on the API server, so its instance templates are not known",
+			found.Detail, strings.Join(r.unlisted, ", "))}
+	}
 	return &drain.SuccessorRoom{Fits: found.Fits, LaunchSeconds: found.LaunchTime.Seconds(), Detail: found.Detail}
 }
 
@@ -63,6 +72,11 @@ func (r *successorRooms) readCluster(ctx context.Context) error {
 	cordoned := *o
 	cordoned.Nodes = slices.Clone(o.Nodes)
 	for i, n := range cordoned.Nodes {
+		group := nodegroup.FindGroupOnNode(n)
+		isListed := slices.ContainsFunc(groups, func(g v1alpha1.NodeGroup) bool { return g.Name == group })
+		if group != "" && !isListed && !slices.Contains(r.unlisted, group) {
+			r.unlisted = append(r.unlisted, group)
+		}
 		if slices.Contains(r.drained, n.Name) {
 			n = n.DeepCopy()
 			n.Spec.Unschedulable = true

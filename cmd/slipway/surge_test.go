@@ -129,6 +129,10 @@ func TestPreviewFindsRoomForAllSuccessorsTogether(t *testing.T) {
 		check.Contains(t, r.out, "; room: unknown: fits on no other node: ", "not all instance templates of NodeGroup spot are known\n")
 		r = c.runDrain(t.Context(), "n", "other", "--dry-run=client") // the other node is drained too
 		check.Is(t, 0, strings.Count(r.out, "room: another node"), r.out)
+		c.groups[0].Spec.ScaleUp = nil
+		c.room.Nodes[1].Annotations = map[string]string{"nodegroup.slipway.dev/name": "of-a-file"}
+		r = c.runDrain(t.Context(), "n", "--dry-run=client")
+		check.Contains(t, r.out, "; room: unknown: fits on no other node: ", "NodeGroup of-a-file is not on the API server")
 		c.room = nil
 		r = c.runDrain(t.Context(), "n", "--dry-run=client")
 		check.Is(t, 0, r.code)
