@@ -148,6 +148,7 @@ func TestDecide(t *testing.T) {
 			ofKind(c, "StatefulSet")
 			for _, p := range c.pods {
 				p.Labels["statefulset.kubernetes.io/pod-name"] = p.Name
+				p.Labels["topology.kubernetes.io/zone"] = "zone-of-" + p.Name
 			}
 		}},
 		"no owner": {want: Refused, reason: ReasonOwnerKind, change: func(c *cluster) { c.pods[leaving].OwnerReferences = nil }},

@@ -298,6 +298,7 @@ func toPodState(p *kubeapi.Pod) podState {
 var volatileLabels = []string{
 	"statefulset.kubernetes.io/pod-name", "apps.kubernetes.io/pod-index", "batch.kubernetes.io/job-completion-index",
 	"apps.kruise.io/cloneset-instance-id",
+	"topology.kubernetes.io/zone", "topology.kubernetes.io/region", // of the pod's node, since Kubernetes 1.35
 }
 
 // siblingSelector selects the pods of the pod's owner, and perhaps others.
