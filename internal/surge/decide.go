@@ -61,7 +61,9 @@ func (s *Surger) decide(
 	if ownerErr != nil && !errors.As(ownerErr, &refused) {
 		return Decision{}, ownerErr
 	}
+	var sized *owners
 	if ownerErr == nil {
+		sized = &o
 		d.Owner = o.toOwner()
 		if wish == "" {
 			wish = o.top.Annotations[Annotation]
@@ -75,7 +77,7 @@ func (s *Surger) decide(
 		return d.toRefused(err)
 	}
 	d.StartupSeconds = s.startup(d.Owner.UID, siblings).Seconds()
-	if d.Reason, d.Detail, err = s.findNeed(ctx, pod, pdbs, deniedSince, siblings, d.Owner.UID); err != nil {
+	if d.Reason, d.Detail, err = s.findNeed(ctx, pod, pdbs, deniedSince, siblings, sized); err != nil {
 		return d.toRefused(err)
 	}
 	if !slices.Contains(neededReasons, d.Reason) {
@@ -171,10 +173,10 @@ func (d Decision) toRefused(err error) (Decision, error) {
 	return d, nil
 }
 
-// findNeed says whether the pod needs a successor before it leaves. deniedSince is as in Decide. recordOwner is the UID of the owner if
-// another surge may have raised its size, or empty.
+// findNeed says whether the pod needs a successor before it leaves. deniedSince is as in Decide. sized are the owners if
+// another surge may have raised their size, or nil.
 func (s *Surger) findNeed(
-	ctx context.Context, pod *kubeapi.Pod, pdbs []*kubeapi.PodDisruptionBudget, deniedSince time.Time, siblings []podState, recordOwner string,
+	ctx context.Context, pod *kubeapi.Pod, pdbs []*kubeapi.PodDisruptionBudget, deniedSince time.Time, siblings []podState, sized *owners,
 ) (reason, detail string, err error) {
 	var names []string
 	_, ready := pod.ReadyTime()
@@ -213,7 +215,7 @@ func (s *Surger) findNeed(
 	case len(staying) > 0 && denial != "":
 		return ReasonPDBDenies, denial, nil
 	case len(staying) == 1: // another surge costs the owner one pod at most
-		detail, err := s.findEndOfStay(ctx, pod, staying[0], recordOwner)
+		detail, err := s.findEndOfStay(ctx, pod, staying[0], sized)
 		if err != nil {
 			return "", "", err
 		}
@@ -232,11 +234,11 @@ func (s *Surger) findNeed(
 
 // findEndOfStay returns why the only staying pod of the owner may go; empty if it stays. A successor goes when its surge ends without
 // success, for example after a crash of its process. If the pod was evicted at that time, the owner would have no Ready pod.
-func (s *Surger) findEndOfStay(ctx context.Context, pod *kubeapi.Pod, staying podState, recordOwner string) (detail string, err error) {
-	if recordOwner == "" {
+func (s *Surger) findEndOfStay(ctx context.Context, pod *kubeapi.Pod, staying podState, sized *owners) (detail string, err error) {
+	if sized == nil {
 		return "", nil
 	}
-	raised, err := s.isRaised(ctx, recordOwner)
+	raised, err := s.isRaised(ctx, sized.top.UID)
 	switch {
 	case err != nil:
 		return "", err
@@ -244,7 +246,7 @@ func (s *Surger) findEndOfStay(ctx context.Context, pod *kubeapi.Pod, staying po
 		return fmt.Sprintf("the Ready pod %s of the owner may go with another surge of the owner that has not ended", staying.name), nil
 	}
 	// That surge may have ended since the pods were listed, and its pod with it.
-	pods, err := s.listSiblings(ctx, pod, nil)
+	pods, err := s.listSiblings(ctx, pod, sized.replicaSet)
 	if err != nil {
 		return "", err
 	}

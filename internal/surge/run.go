@@ -169,11 +169,11 @@ func (x *surgeRun) plan(ctx context.Context) (*record, error) {
 		return nil, err
 	}
 	if x.request.Decision.Reason == ReasonLastReady {
-		recordOwner := o.top.UID
+		sized := &o
 		if x.hold != nil {
-			recordOwner = "" // the record is that of this surge, which has not raised the size yet
+			sized = nil // the record is that of this surge, which has not raised the size yet
 		}
-		reason, detail, err := s.findNeed(ctx, current, nil, time.Time{}, siblings, recordOwner)
+		reason, detail, err := s.findNeed(ctx, current, nil, time.Time{}, siblings, sized)
 		if err != nil {
 			return nil, err
 		}
