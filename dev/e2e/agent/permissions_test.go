@@ -12,8 +12,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/slipway-dev/slipway/dev/azure"
 	"github.com/slipway-dev/slipway/dev/controlplane"
@@ -161,9 +159,7 @@ func (f *fixture) checkNoOtherRights(granted map[string]bool) {
 	f.t.Helper()
 	path, err := f.ServiceAccountKubeconfig(f.ctx, testbed.AgentNamespace, testbed.AgentAccount, controlplane.TokenOptions{})
 	f.check(err)
-	config, err := clientcmd.BuildConfigFromFlags("", path)
-	f.check(err)
-	client, err := kubernetes.NewForConfig(config)
+	client, err := testbed.NewClient(path)
 	f.check(err)
 	review, err := client.AuthorizationV1().SelfSubjectRulesReviews().Create(f.ctx,
 		&authorizationv1.SelfSubjectRulesReview{Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: f.ns}},

@@ -24,7 +24,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/slipway-dev/slipway/dev/controlplane"
 	"github.com/slipway-dev/slipway/dev/testbed"
@@ -284,9 +283,7 @@ func (f *fixture) awaitRoles() {
 
 func (f *fixture) clientOf(kubeconfig string) kubernetes.Interface {
 	f.t.Helper()
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	f.check(err)
-	client, err := kubernetes.NewForConfig(config)
+	client, err := testbed.NewClient(kubeconfig)
 	f.check(err)
 	return client
 }

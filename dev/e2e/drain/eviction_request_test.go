@@ -18,7 +18,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/slipway-dev/slipway/dev/azure"
 	"github.com/slipway-dev/slipway/dev/controlplane"
@@ -353,9 +352,7 @@ func (f *fixture) checkAgentIsLimited(kubeconfig string) {
 
 func (f *fixture) clientOf(kubeconfig string) kubernetes.Interface {
 	f.t.Helper()
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	f.check(err)
-	client, err := kubernetes.NewForConfig(config)
+	client, err := testbed.NewClient(kubeconfig)
 	f.check(err)
 	return client
 }

@@ -17,7 +17,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/slipway-dev/slipway/dev/controlplane"
 	"github.com/slipway-dev/slipway/dev/testbed"
@@ -92,10 +91,7 @@ func (f *fixture) clientOf(namespace, account string, o controlplane.TokenOption
 	f.t.Helper()
 	path, err := f.ServiceAccountKubeconfig(f.ctx, namespace, account, o)
 	f.check(err)
-	config, err := clientcmd.BuildConfigFromFlags("", path)
-	f.check(err)
-	config.QPS = -1
-	client, err := kubernetes.NewForConfig(config)
+	client, err := testbed.NewClient(path)
 	f.check(err)
 	return client
 }
