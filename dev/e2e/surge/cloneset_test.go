@@ -249,12 +249,7 @@ func TestAgentKeepsACloneSetServed(t *testing.T) {
 	if len(pods.Items) != 1 {
 		t.Fatalf("%d pods, want 1", len(pods.Items))
 	}
-	a := f.agent(home)
-	f.announce(azure.Announcement{Type: azure.Preempt, Notice: 45 * time.Second})
-	f.awaitHomeEmpty()
-	f.checkNoGaps()
-	f.awaitNoTraces(restoreTime, nil)
-	f.awaitRestored(func() (metav1.Object, int64, error) {
+	f.checkAgentSurges(func() (metav1.Object, int64, error) {
 		set, err := c.api.Get(f.ctx, app.Name, metav1.GetOptions{})
 		f.check(err)
 		size, _, err := unstructured.NestedInt64(set.Object, "spec", "replicas")
@@ -263,8 +258,20 @@ func TestAgentKeepsACloneSetServed(t *testing.T) {
 	if deleted, want := fmt.Sprint(c.deletedPods()), fmt.Sprint([]string{pods.Items[0].Name}); deleted != want {
 		t.Errorf("the CloneSet deleted %s, want %s", deleted, want)
 	}
+}
+
+// checkAgentSurges gives the first instance a Spot notice, and checks that its agent drains it with a surge of the owner that read
+// returns.
+func (f *fixture) checkAgentSurges(read func() (o metav1.Object, size int64, err error)) {
+	f.t.Helper()
+	a := f.agent(home)
+	f.announce(azure.Announcement{Type: azure.Preempt, Notice: 45 * time.Second})
+	f.awaitHomeEmpty()
+	f.checkNoGaps()
+	f.awaitNoTraces(restoreTime, nil)
+	f.awaitRestored(read)
 	if a.HasLogged("pod gets no successor before it leaves") {
-		t.Error("the agent refused a successor")
+		f.t.Error("the agent refused a successor")
 	}
 	f.checkNoGaps()
 }
