@@ -292,9 +292,8 @@ var errSuccessorLost = errors.New("the successor is no longer Ready")
 // raise sets the size to the raised value. After a request without a clear answer it reads the size before the next, so
 // that it never raises twice.
 func (x *surgeRun) raise(ctx context.Context) error {
-	r := x.record
 	for {
-		isPlanned := x.planned != nil
+		r, isPlanned := x.record, x.planned != nil
 		z, err := x.readPlannedSize(ctx)
 		switch {
 		case errors.Is(err, errTargetGone):
@@ -307,11 +306,7 @@ func (x *surgeRun) raise(ctx context.Context) error {
 		case !isSame(z.value, r.From):
 			// The size has changed since it was read for the record.
 			if err = x.planAgain(ctx); err == nil {
-				r = x.record
 				continue
-			}
-			if isFinal(err) {
-				return err
 			}
 		case x.hold.isLost():
 			return errRecordLost
@@ -328,17 +323,17 @@ func (x *surgeRun) raise(ctx context.Context) error {
 			}
 			if isPlanned && kubeapi.IsConflict(err) { // the target has changed since the plan, perhaps by a rollout
 				x.raised = false
-				if err = x.planAgain(ctx); isFinal(err) {
-					return err
-				}
-				if err == nil {
-					r, x.planned = x.record, nil // from now on, each attempt reads only the size
+				if err = x.planAgain(ctx); err == nil {
+					x.planned = nil // from now on, each attempt reads only the size
 					if !elapsed.Sleep(ctx, conflictPause) {
 						return ctx.Err()
 					}
 					continue
 				}
 			}
+		}
+		if isFinal(err) {
+			return err
 		}
 		if kubeapi.IsForbidden(err) {
 			return toRefusal("raise the size", err)
