@@ -124,7 +124,7 @@ type buildPlan struct {
 // compiled once. The Makefile explains them.
 var (
 	BuildFlags       = []string{"-trimpath", "-gcflags=all=-dwarf=false"}
-	BuildEnvironment = []string{"CGO_ENABLED=0", "GOGC=off", "GOMEMLIMIT=1GiB"}
+	BuildEnvironment = []string{"CGO_ENABLED=0", "GOGC=200"}
 )
 
 // kubernetesFlags compiles the packages that only a control plane has without inlining, which saves a quarter of their compile
