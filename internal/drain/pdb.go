@@ -229,12 +229,8 @@ func (d *Drain) applyPDBStatus(b *kubeapi.PodDisruptionBudget, now time.Time) {
 }
 
 // allowsRetry reports whether the status of a PDB shows that an eviction of the pods with this backoff key may succeed.
-// For ready pods, DisruptionsAllowed decides. For unready pods, the number of healthy pods decides (IfHealthyBudget).
 func allowsRetry(b *kubeapi.PodDisruptionBudget, key string) bool {
-	if strings.HasSuffix(key, notReadySuffix) {
-		return b.Status.CurrentHealthy >= b.Status.DesiredHealthy
-	}
-	return b.Status.DisruptionsAllowed > 0
+	return b.Status.DisruptionsAllowed > 0 || strings.HasSuffix(key, notReadySuffix) && b.ExemptsUnready()
 }
 
 // isExemptFromPDBs reports whether the API server evicts the pod without checking PDBs (canIgnorePDB in the API

@@ -148,8 +148,8 @@ func (d *Drain) markBlockedByPDBs(now time.Time) {
 		case 0:
 		case 1:
 			b := covering[0]
-			if !isReadyOrUnknown(&p.pod) && b.Status.DesiredHealthy > 0 && b.Status.CurrentHealthy >= b.Status.DesiredHealthy {
-				continue // an unready pod does not count against the PDB
+			if !isReadyOrUnknown(&p.pod) && b.ExemptsUnready() {
+				continue
 			}
 			if spent[b] >= b.Status.DisruptionsAllowed {
 				p.setBlocked(ObstaclePDB, b.Namespace+"/"+b.Name, explainPDB(b)+describePodsBefore(spent[b]), now)

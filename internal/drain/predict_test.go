@@ -46,12 +46,14 @@ func TestPreviewPredictsEachPod(t *testing.T) {
 			s.addPod("one-3", app("one"), onNode(otherNode))
 			sick := s.addPod("sick", app("one"), asNotReady)
 			twice := s.addPod("twice", app("twice"))
+			exempt := s.addPod("exempt", app("exempt"), asNotReady)
 			agent := s.addPod("agent", withOwner("DaemonSet"))
 			bare := s.addPod("bare", withoutOwner)
 			dns := s.addPod("dns", withPriority(2_000_000_000), inNamespace("kube-system"))
 			going := s.addPod("going", asDeleted(0, time.Minute))
 			s.addPDB("blocked", 1, 1, map[string]string{"app": "blocked"})
 			s.addPDB("one", 2, 3, map[string]string{"app": "one"})
+			s.addPDB("exempt", 1, 1, map[string]string{"app": "exempt"}).alwaysAllowUnhealthy = true
 			s.addPDB("twice-a", 0, 1, map[string]string{"app": "twice"})
 			s.addPDB("twice-b", 0, 1, map[string]string{"app": "twice"})
 
@@ -71,6 +73,7 @@ func TestPreviewPredictsEachPod(t *testing.T) {
 				{first, podrules.NoRule, podrules.Evict, Evicted, 0, "", "", ""},
 				{second, podrules.NoRule, podrules.Evict, Evicted, 0, ObstaclePDB, "shop/one", "allows 1 disruptions: 3 of 3 pods are healthy, 2 must be; 1 of this node's pods are evicted first"},
 				{sick, podrules.NoRule, podrules.Evict, Evicted, 0, "", "", ""},
+				{exempt, podrules.NoRule, podrules.Evict, Evicted, 0, "", "", ""},
 				{twice, podrules.NoRule, podrules.Evict, Evicted, 0, ObstacleMultiplePDBs, "", "(twice-a, twice-b)"},
 				{agent, podrules.RuleDaemonSet, podrules.Skip, NotRemoved, 0, "", "", ""},
 				{bare, podrules.RuleUnmanaged, podrules.RefuseDrain, NotRemoved, 0, "", "", ""},
@@ -86,7 +89,7 @@ func TestPreviewPredictsEachPod(t *testing.T) {
 			if p := findPrediction(t, f, free); p.WantedGraceSeconds != 90 || p.GivenGraceSeconds != 90 {
 				t.Errorf("%+v", p)
 			}
-			if len(f.PodsRefusingDrain()) != 1 || len(f.BlockedPods()) != 3 || len(f.Pods) != 10 || f.Pods[9].Name != "dns" {
+			if len(f.PodsRefusingDrain()) != 1 || len(f.BlockedPods()) != 3 || len(f.Pods) != 11 || f.Pods[10].Name != "dns" {
 				t.Errorf("refused %d, obstructed %d, pods %d", len(f.PodsRefusingDrain()), len(f.BlockedPods()), len(f.Pods))
 			}
 		})

@@ -170,6 +170,12 @@ type PodDisruptionBudget struct {
 	} `json:"status"`
 }
 
+// ExemptsUnready reports whether the eviction API evicts unready pods without counting them against the PodDisruptionBudget.
+// EvictionREST.Create in k8s.io/kubernetes/pkg/registry/core/pod/storage has this rule.
+func (b *PodDisruptionBudget) ExemptsUnready() bool {
+	return b.Spec.UnhealthyPodEvictionPolicy == "AlwaysAllow" || b.Status.DesiredHealthy > 0 && b.Status.CurrentHealthy >= b.Status.DesiredHealthy
+}
+
 // LabelSelector holds the fields of metav1.LabelSelector.
 type LabelSelector struct {
 	MatchLabels      map[string]string `json:"matchLabels,omitempty"`

@@ -20,13 +20,7 @@ func (c pdbCounts) allow(ready bool) bool {
 
 // deniesEviction reports whether the status of a PodDisruptionBudget denies the eviction of a ready or an unready pod.
 func deniesEviction(b *kubeapi.PodDisruptionBudget, ready bool) bool {
-	switch {
-	case b.Status.DisruptionsAllowed > 0, !ready && b.Spec.UnhealthyPodEvictionPolicy == "AlwaysAllow":
-		return false
-	case ready:
-		return true
-	}
-	return !presentCounts(b).allow(ready)
+	return b.Status.DisruptionsAllowed <= 0 && (ready || !b.ExemptsUnready())
 }
 
 func presentCounts(b *kubeapi.PodDisruptionBudget) pdbCounts {
