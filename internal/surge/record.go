@@ -169,6 +169,7 @@ func (s *Surger) setHolder(l *kubeapi.Lease, at time.Time) {
 // errBusy if ctx ends before.
 func (s *Surger) acquireRecord(ctx context.Context, r *record) (*hold, error) {
 	var seen observation
+	first := time.Now()
 	for {
 		began := time.Now()
 		l, err := s.newLease(r, began)
@@ -188,7 +189,7 @@ func (s *Surger) acquireRecord(ctx context.Context, r *record) (*hold, error) {
 			}
 			return nil, toRefusal("create the record "+l.Namespace+"/"+l.Name, err)
 		}
-		h, exists, err := s.takeExisting(ctx, l, &seen)
+		h, exists, err := s.takeExisting(ctx, l, first, &seen)
 		if h != nil || err != nil || !exists {
 			return h, err
 		}
@@ -198,25 +199,44 @@ func (s *Surger) acquireRecord(ctx context.Context, r *record) (*hold, error) {
 	}
 }
 
-// takeExisting reads the Lease that prevents the creation of l. It returns the hold if an earlier request of this surge
-// created it and the answer was lost. It restores the Lease if it has expired. exists is false if the Lease is gone.
-func (s *Surger) takeExisting(ctx context.Context, l kubeapi.Lease, seen *observation) (h *hold, exists bool, err error) {
+// deleteUnanswered deletes a record that was created although no answer came, before anything was changed. If it stayed, the owner would
+// have no surge until it has expired.
+func (s *Surger) deleteUnanswered(ctx context.Context, r *record) {
+	l, err := s.newLease(r, time.Now())
+	if err != nil {
+		return
+	}
+	current, err := call(ctx, func(ctx context.Context) (*kubeapi.Lease, error) { return s.api.GetLease(ctx, l.Namespace, l.Name) })
+	if err == nil && s.wrote(current, l) {
+		_ = do(ctx, func(ctx context.Context) error { return s.api.DeleteLease(ctx, *current) })
+	}
+}
+
+// wrote reports whether a Lease has the record of l, and this process as its holder.
+func (s *Surger) wrote(current *kubeapi.Lease, l kubeapi.Lease) bool {
+	return current.Spec.HolderIdentity == s.options.Identity && current.Annotations[recordAnnotation] == l.Annotations[recordAnnotation]
+}
+
+// takeExisting reads the Lease that prevents the creation of l. It returns the hold if an earlier request of this surge,
+// since first, created it and the answer was lost. It restores the Lease if it has expired. exists is false if the Lease is gone.
+func (s *Surger) takeExisting(ctx context.Context, l kubeapi.Lease, first time.Time, seen *observation) (h *hold, exists bool, err error) {
 	current, err := call(ctx, func(ctx context.Context) (*kubeapi.Lease, error) {
 		return s.api.GetLease(ctx, l.Namespace, l.Name)
 	})
 	if err != nil {
 		return nil, !kubeapi.IsNotFound(err), nil // the next try shows what there is
 	}
-	if current.Spec.HolderIdentity == s.options.Identity && current.Annotations[recordAnnotation] == l.Annotations[recordAnnotation] {
-		return s.newHold(*current, current.Spec.RenewTime.Time), true, nil
+	if s.wrote(current, l) {
+		return s.newHold(*current, first), true, nil
 	}
 	seen.update(current, time.Now())
 	if !time.Now().Before(seen.expiry(current)) {
 		if _, err := parseRecord(current); err != nil {
 			return nil, true, refuse(ReasonBusy, "the record of another surge is invalid, delete it if no surge runs: %v", err)
 		}
-		if err := s.restoreExpired(ctx, *current); err != nil {
-			s.log.Warn("cannot restore a record, will retry", "lease", current.Name, "err", err)
+		if done, ok := s.restoring.start(current.Name); ok {
+			defer done()
+			s.restoreWithRetries(ctx, *current)
 		}
 	}
 	return nil, true, nil
@@ -239,7 +259,14 @@ func (h *hold) keepRenewed(ctx context.Context, lost func()) {
 func (h *hold) isHeld() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return !h.lost && time.Since(h.renewed) < ownershipTimeout
+	return !h.lost && h.sinceRenewal() < ownershipTimeout
+}
+
+// sinceRenewal returns the time since the last renewal. The monotonic clock stops while a machine is suspended, and the wall clock may
+// be set. So the longer time counts. The caller has locked mu.
+func (h *hold) sinceRenewal() time.Duration {
+	now := time.Now()
+	return max(now.Sub(h.renewed), now.Round(0).Sub(h.renewed.Round(0)))
 }
 
 func (h *hold) isLost() bool {
@@ -258,7 +285,7 @@ func (h *hold) setLost() {
 func (h *hold) setGone() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.lost, h.deleted = true, time.Since(h.renewed) < leaseDuration
+	h.lost, h.deleted = true, h.sinceRenewal() < leaseDuration
 }
 
 func (h *hold) isDeleted() bool {
@@ -352,7 +379,9 @@ func (h *hold) reread(ctx context.Context) {
 	case kubeapi.IsNotFound(err):
 		h.setGone()
 	case err != nil:
-	case current.UID != h.lease.UID || current.Spec.HolderIdentity != h.s.options.Identity:
+	case current.UID != h.lease.UID: // another surge has created it since it was deleted
+		h.setGone()
+	case current.Spec.HolderIdentity != h.s.options.Identity:
 		h.setLost()
 	default:
 		h.lease.ResourceVersion = current.ResourceVersion

@@ -24,6 +24,11 @@ const (
 	takeOverSpread = 5 * time.Second
 	// maxConcurrentRestores lets other records be restored while one waits for a request that hangs.
 	maxConcurrentRestores = 16
+	// restoreRetryTime limits how long a process tries to restore one record, so that other records have their turn.
+	restoreRetryTime = 45 * time.Second
+	takeOverTries    = 3
+	// costRestoreWait is how long the controllers may take to delete the pod after the size was lowered.
+	costRestoreWait = 3 * time.Second
 	// maxLeaseDuration limits the duration that another process has written.
 	maxLeaseDuration = time.Minute
 )
@@ -56,7 +61,6 @@ func (s *Surger) RestoreExpired(ctx context.Context) {
 	observations := map[string]*observation{}
 	jitters := map[string]time.Duration{}
 	lastFailure := ""
-	slots := make(chan struct{}, maxConcurrentRestores)
 	var restoring sync.WaitGroup
 	defer restoring.Wait()
 	for wait := rand.N(takeOverSpread); elapsed.Sleep(ctx, wait); {
@@ -91,20 +95,79 @@ func (s *Surger) RestoreExpired(ctx context.Context) {
 				wait = min(wait, left)
 				continue
 			}
-			slots <- struct{}{}
+			done, ok := s.restoring.start(l.Name)
+			if !ok {
+				wait = min(wait, time.Second)
+				continue
+			}
 			restoring.Go(func() {
-				defer func() { <-slots }()
-				if err := s.restoreExpired(ctx, l); err != nil && ctx.Err() == nil {
-					s.log.Warn("cannot restore the record of a surge, will retry", "lease", l.Name, "err", err)
-				}
+				defer done()
+				s.restoreWithRetries(ctx, l)
 			})
 		}
-		restoring.Wait()
 		observations = known
 		for name := range jitters {
 			if known[name] == nil {
 				delete(jitters, name)
 			}
+		}
+	}
+}
+
+// restores are the records that this process restores now. A request that hangs delays only its own record.
+type restores struct {
+	mu    sync.Mutex
+	names map[string]bool
+}
+
+// start returns false if this record, or maxConcurrentRestores others, are being restored. Otherwise the caller calls done at the end.
+func (r *restores) start(name string) (done func(), ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.names[name] || len(r.names) >= maxConcurrentRestores {
+		return nil, false
+	}
+	if r.names == nil {
+		r.names = map[string]bool{}
+	}
+	r.names[name] = true
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.names, name)
+	}, true
+}
+
+func (r *restores) isFull() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.names) >= maxConcurrentRestores
+}
+
+// restoreWithRetries restores a record, and tries again while it belongs to this process. Otherwise it would first have to expire again.
+// It gives up after restoreRetryTime, or if other records wait.
+func (s *Surger) restoreWithRetries(ctx context.Context, l kubeapi.Lease) {
+	isOurs := false
+	for began := time.Now(); time.Since(began) < restoreRetryTime; {
+		err := s.restoreExpired(ctx, l)
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		s.log.Warn("cannot restore the record of a surge, will retry", "lease", l.Name, "err", err)
+		isOurs = isOurs || !errors.Is(err, errNotTaken)
+		if !isOurs || s.restoring.isFull() || !elapsed.Sleep(ctx, retryPause) {
+			return
+		}
+		current, err := call(ctx, func(ctx context.Context) (*kubeapi.Lease, error) { return s.api.GetLease(ctx, l.Namespace, l.Name) })
+		switch {
+		case kubeapi.IsNotFound(err):
+			return
+		case err != nil: // the take-over recognizes the Lease
+		case current.UID != l.UID || current.Spec.HolderIdentity != s.options.Identity ||
+			current.Annotations[recordAnnotation] != l.Annotations[recordAnnotation]: // such as awaitLateRequest has written it
+			return
+		default:
+			l = *current
 		}
 	}
 }
@@ -119,6 +182,9 @@ func (s *Surger) takeOverTime(l *kubeapi.Lease, o *observation, jitter time.Dura
 	return o.expiry(l).Add(jitter)
 }
 
+// errNotTaken: a record could not be taken over.
+var errNotTaken = errors.New("the record still has its former holder")
+
 // restoreExpired takes over one record, restores what it names, and deletes it. It does nothing if the Lease has changed
 // since it was read.
 func (s *Surger) restoreExpired(ctx context.Context, l kubeapi.Lease) error {
@@ -131,20 +197,23 @@ func (s *Surger) restoreExpired(ctx context.Context, l kubeapi.Lease) error {
 	previous := l.Spec.HolderIdentity
 	h := s.newHold(l, time.Time{})
 	if err := h.takeOver(ctx); err != nil {
-		if kubeapi.IsConflict(err) || kubeapi.IsNotFound(err) {
+		if errors.Is(err, errRecordLost) {
 			return nil // another process was faster
 		}
-		return err
+		return fmt.Errorf("%w: %w", errNotTaken, err)
 	}
-	changedBy, last, err := s.lower(ctx, r)
+	changedBy, before, err := s.lower(ctx, h, r)
 	if err != nil {
 		return err
 	}
-	mayCostCome, err := s.restoreCost(ctx, r)
+	mayCostCome := false
+	if r.Target.isScaler() || !s.awaitRemoval(ctx, r) {
+		mayCostCome, err = s.restoreCost(ctx, r)
+	}
 	if err != nil {
 		return err
 	}
-	mayRaiseCome := !r.Raised && isSame(last.value, r.From)
+	mayRaiseCome := !r.Raised && isSame(before.value, r.From)
 	if (mayRaiseCome || mayCostCome) && !r.AwaitsLateRequest {
 		return h.awaitLateRequest(ctx, r)
 	}
@@ -157,15 +226,41 @@ func (s *Surger) restoreExpired(ctx context.Context, l kubeapi.Lease) error {
 	return nil
 }
 
-// takeOver writes this process into the Lease, if the Lease has not changed since it was read.
+// takeOver writes this process into the Lease, if the Lease has not changed since it was read. It tries up to takeOverTries times, until
+// the API server has answered. After a conflict it reads the Lease: the conflict may be with this write, if its answer was lost, or a
+// proxy has repeated it.
 func (h *hold) takeOver(ctx context.Context) error {
-	next := h.lease
-	h.s.setHolder(&next, time.Now())
-	made, err := call(ctx, func(ctx context.Context) (*kubeapi.Lease, error) { return h.s.api.UpdateLease(ctx, next) })
-	if err == nil {
-		h.lease = *made
+	began := time.Now() // of the first try: others may count from there
+	for try := 1; ; try++ {
+		next := h.lease
+		h.s.setHolder(&next, time.Now())
+		made, err := call(ctx, func(ctx context.Context) (*kubeapi.Lease, error) { return h.s.api.UpdateLease(ctx, next) })
+		if kubeapi.IsConflict(err) || kubeapi.UnknownResult(err) {
+			current, readErr := call(ctx, func(ctx context.Context) (*kubeapi.Lease, error) {
+				return h.s.api.GetLease(ctx, next.Namespace, next.Name)
+			})
+			switch {
+			case readErr == nil && current.UID == next.UID && current.Spec.HolderIdentity == h.s.options.Identity &&
+				current.ResourceVersion != next.ResourceVersion:
+				made, err = current, nil
+			case readErr == nil && current.ResourceVersion != next.ResourceVersion, kubeapi.IsNotFound(readErr):
+				return errRecordLost
+			}
+		}
+		if err == nil {
+			h.lease = *made
+			h.mu.Lock()
+			h.renewed = began
+			h.mu.Unlock()
+			return nil
+		}
+		if kubeapi.IsNotFound(err) {
+			return errRecordLost
+		}
+		if pauseErr := pauseAfter(ctx, err); pauseErr != nil || try == takeOverTries || !elapsed.Sleep(ctx, rand.N(retryPause)) {
+			return err
+		}
 	}
-	return err
 }
 
 // deletionCost returns the value of DeletionCostAnnotation; nil is absent.
@@ -177,8 +272,7 @@ func deletionCost(p *kubeapi.Pod) *string {
 }
 
 // restoreCost gives the pod of the record its former deletion cost, if the pod stays and still has Slipway's cost. mayCome is true if
-// the pod stays without that cost: a late request may still set it. At the end of a surge, the size is lowered first: the cost is set
-// only while the successor receives traffic, and then the leaving pod goes instead.
+// the pod stays without that cost: a late request may still set it.
 func (s *Surger) restoreCost(ctx context.Context, r *record) (mayCome bool, err error) {
 	found := false
 	err = s.changeCost(ctx, r, func(p *kubeapi.Pod) (*string, bool, error) {
@@ -191,6 +285,30 @@ func (s *Surger) restoreCost(ctx context.Context, r *record) (mayCome bool, err 
 	}
 	return !found, err
 }
+
+// awaitRemoval waits until the pod of the record has left because of its deletion cost. The cost is set only while the successor receives
+// traffic, so the pod may go. It returns false if the pod does not have Slipway's cost, or stays for costRestoreWait.
+func (s *Surger) awaitRemoval(ctx context.Context, r *record) bool {
+	ctx, cancel := context.WithTimeout(ctx, costRestoreWait)
+	defer cancel()
+	for {
+		err := s.changeCost(ctx, r, func(p *kubeapi.Pod) (*string, bool, error) {
+			if p.Annotations[DeletionCostAnnotation] == lowestCost {
+				return nil, false, nil
+			}
+			return nil, false, errOtherCost
+		})
+		switch {
+		case errors.Is(err, errPodLeft):
+			return true
+		case err != nil, !elapsed.Sleep(ctx, retryPause):
+			return false
+		}
+	}
+}
+
+// errOtherCost: the pod has a deletion cost that is not of a surge.
+var errOtherCost = errors.New("the pod has another deletion cost")
 
 // errPodLeft: the pod is gone, is terminating, or was replaced by another of the same name.
 var errPodLeft = errors.New("the pod has left")

@@ -136,6 +136,9 @@ func (x *surgeRun) prepare(ctx context.Context) error {
 		if err == nil {
 			x.record = r
 			x.hold, err = x.s.acquireRecord(ctx, r)
+			if errors.Is(err, errBusy) {
+				x.s.deleteUnanswered(context.WithoutCancel(ctx), r)
+			}
 			if err != nil || x.hold != nil {
 				return err
 			}
@@ -300,6 +303,9 @@ func (x *surgeRun) raise(ctx context.Context) error {
 			return refuse(ReasonDeleting, "%s no longer exists", r.Target)
 		case err != nil:
 		case z.isOurs(r.To) && x.raised:
+			if x.hold.isHeld() {
+				x.unanswered = "" // it was carried out while there was a record
+			}
 			return nil
 		case !isSame(z.value, r.From) && x.raised:
 			return x.newSizeChanged(z)
@@ -321,9 +327,18 @@ func (x *surgeRun) raise(ctx context.Context) error {
 			if err == nil {
 				return nil
 			}
-			if isPlanned && kubeapi.IsConflict(err) { // the target has changed since the plan, perhaps by a rollout
-				x.raised = false
-				if err = x.planAgain(ctx); err == nil {
+			if isPlanned && kubeapi.IsConflict(err) {
+				// The target has changed since the plan, perhaps by a rollout. Or a proxy has repeated the request, and this is the
+				// answer to its second one.
+				z, err = x.s.readSize(ctx, r.Target)
+				if err == nil && z.isOurs(r.To) && slices.Contains(z.managers, FieldManager) {
+					return nil
+				}
+				if err == nil {
+					x.raised = false
+					err = x.planAgain(ctx)
+				}
+				if err == nil {
 					x.planned = nil // from now on, each attempt reads only the size
 					if !elapsed.Sleep(ctx, conflictPause) {
 						return ctx.Err()
@@ -423,8 +438,9 @@ func (x *surgeRun) awaitSuccessor(ctx context.Context) (*podState, error) {
 			return nil, refuse(ReasonNotReadyInTime, "no successor became Ready within %s", x.readyLimit())
 		case candidate == nil:
 			unschedulableSince = time.Time{}
-			next = x.raisedAt.Add(creationWait)
-			if known && !now.Before(next) {
+			if created := x.raisedAt.Add(creationWait); now.Before(created) {
+				next = created
+			} else if known {
 				return nil, refuse(ReasonNoSuccessor, "no new pod was created within %s", creationWait)
 			}
 			x.report(AwaitingReady, "", "no new pod yet")
@@ -691,7 +707,7 @@ func (x *surgeRun) lowerIfSafe(ctx context.Context, watched []podState) (safe bo
 	lowering, cancel := context.WithTimeout(ctx, restoreTimeout)
 	defer cancel()
 	defer context.AfterFunc(x.held, cancel)()
-	by, z, err := x.s.lower(lowering, x.record)
+	by, z, err := x.s.lower(lowering, x.hold, x.record)
 	switch {
 	case err != nil && x.hold.isLost():
 		return false, "", errRecordLost
@@ -874,17 +890,24 @@ func (x *surgeRun) end(ctx context.Context, cause error) error {
 	for !h.isHeld() && !h.isLost() && !h.renew(restoring) && elapsed.Sleep(restoring, retryPause) {
 	}
 	isAlone := false
-	if h.isDeleted() {
-		// Without a record no other process restores the size.
-		again, err := x.s.acquireRecord(restoring, x.record)
+	if x.raised && (h.isDeleted() || h.isLost() && x.unanswered != "") {
+		// Without a record no other process restores the size. After an outage of the network, the raise may have been carried out after
+		// another process has deleted the record. Any other raise had a record, and the process that took it over restores the size.
+		var again *hold
+		var err error
+		for again == nil && err == nil { // another surge of the owner may have ended
+			again, err = x.s.acquireRecord(restoring, x.record)
+		}
+		// No process can write a record if the namespace of the records is deleted, or Slipway is uninstalled.
+		isAlone = h.isDeleted() && err != nil && !errors.Is(err, errBusy)
 		if again != nil {
 			h = again
 		}
-		// No process can write a record if the namespace of the records is deleted, or Slipway is uninstalled.
-		isAlone = err != nil && !errors.Is(err, errBusy)
 	}
 	if h.isLost() && !isAlone {
-		x.result.RestoreErr = errRecordLost
+		if x.raised {
+			x.result.RestoreErr = errRecordLost
+		}
 		return cause
 	}
 	successor := ""
@@ -892,7 +915,10 @@ func (x *surgeRun) end(ctx context.Context, cause error) error {
 		successor = x.successor.name
 	}
 	x.report(Restoring, successor, "")
-	_, last, err := x.s.lower(restoring, x.record)
+	if isAlone {
+		h = nil
+	}
+	_, last, err := x.s.lower(restoring, h, x.record)
 	if err == nil {
 		_, err = x.s.restoreCost(restoring, x.record)
 	}
@@ -907,8 +933,8 @@ func (x *surgeRun) end(ctx context.Context, cause error) error {
 		// The request may still be carried out. Another process looks again when the record has expired.
 		return cause
 	}
-	if err := h.release(restoring); err != nil {
-		x.result.RestoreErr = err
+	if !isAlone {
+		x.result.RestoreErr = h.release(restoring)
 	}
 	return cause
 }

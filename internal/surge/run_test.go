@@ -686,7 +686,7 @@ func newRandomFaults(seed int, stream uint64, permille int) func(int) fault {
 		if r.IntN(1000) >= permille {
 			return f
 		}
-		switch r.IntN(5) {
+		switch r.IntN(6) {
 		case 0:
 			f.fails = true
 		case 1:
@@ -700,6 +700,8 @@ func newRandomFaults(seed int, stream uint64, permille int) func(int) fault {
 			f.overloaded = true
 		case 4:
 			f.after = time.Duration(r.IntN(8000)) * time.Millisecond
+		case 5:
+			f.repeated = true
 		}
 		return f
 	}

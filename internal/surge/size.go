@@ -173,8 +173,9 @@ func (s *Surger) writeSize(ctx context.Context, t sizeTarget, resourceVersion st
 }
 
 // lower takes back the raise of a record, if the field still has the raised value and Slipway is its only manager. It
-// retries until the object has answered or ctx ends. changedBy names the client that set another value, if any.
-func (s *Surger) lower(ctx context.Context, r *record) (changedBy string, last sizeState, err error) {
+// retries until the object has answered or ctx ends. It lowers the target only while h is held, or if h is nil. If the machine was
+// suspended, another surge may have raised the size. changedBy names the client that set another value, if any.
+func (s *Surger) lower(ctx context.Context, h *hold, r *record) (changedBy string, last sizeState, err error) {
 	for {
 		z, err := s.readSize(ctx, r.Target)
 		switch {
@@ -184,6 +185,10 @@ func (s *Surger) lower(ctx context.Context, r *record) (changedBy string, last s
 			return "", z, nil
 		case err == nil && !z.isOurs(r.To):
 			return z.changedBy(), z, nil
+		case err == nil && h != nil && h.isLost():
+			return "", z, errRecordLost
+		case err == nil && h != nil && !h.isHeld():
+			err = errNotRenewed
 		case err == nil:
 			err = s.writeSize(ctx, r.Target, z.resourceVersion, r.From)
 		}

@@ -119,6 +119,8 @@ type Surger struct {
 	log     *slog.Logger
 	slots   chan struct{}
 
+	restoring restores
+
 	mu       sync.Mutex
 	running  map[string]chan struct{} // by owner UID; closed at the end of the surge
 	reverted map[string]reversal      // by owner UID

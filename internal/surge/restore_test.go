@@ -1,0 +1,243 @@
+package surge
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
+)
+
+// firstOnly returns faults for the first request of a name only.
+func firstOnly(request string, f fault) func(string) fault {
+	var mu sync.Mutex
+	done := false
+	return func(name string) fault {
+		mu.Lock()
+		defer mu.Unlock()
+		if name != request || done {
+			return fault{}
+		}
+		done = true
+		return f
+	}
+}
+
+func TestI11RepeatedRequestRaisesOnce(t *testing.T) {
+	for name, request := range map[string]string{"size": "SetReplicas", "minimum": "SetMinSize", "record": "CreateLease", "cost": "SetPodAnnotation"} {
+		t.Run(name, func(t *testing.T) {
+			simulate(t, func(t *testing.T) *cluster {
+				c := newCluster(t, 1)
+				if request == "SetMinSize" {
+					c.withAutoscaler(1, 6)
+				}
+				return c
+			}, func(t *testing.T, ctx context.Context, c *cluster) {
+				p := c.newProcess(ctx, "n1/1")
+				p.client.faultOf = firstOnly(request, fault{repeated: true})
+				_, result := p.surge(leaving, time.Time{}, func(g Progress) {
+					if g.Step == AwaitingReady {
+						check.Is(t, 2, c.currentField())
+					}
+				})
+				check.Is(t, true, result.PodLeft, result)
+				time.Sleep(10 * time.Minute) // an autoscaler lowers the size late
+				check.Is(t, "", c.findTraces())
+			})
+		})
+	}
+}
+
+// TestI11RaiseAfterAnOutageIsLowered has a network that delivers the raise after another process has deleted the record.
+func TestI11RaiseAfterAnOutageIsLowered(t *testing.T) {
+	const outage = 3 * time.Minute
+	simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+		p, other := c.newProcess(ctx, "n1/1"), c.newProcess(ctx, "n2/1")
+		var mu sync.Mutex
+		var began time.Time
+		p.client.faultOf = func(request string) fault {
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case began.IsZero() && request == "SetReplicas":
+				began = time.Now()
+				return fault{before: outage, late: true}
+			case !began.IsZero() && time.Since(began) <= outage+time.Second:
+				return fault{fails: true}
+			}
+			return fault{}
+		}
+		var wait sync.WaitGroup
+		wait.Go(func() { other.RestoreExpired(other.ctx) })
+		_, result := p.surge(leaving, time.Time{}, nil)
+		check.Is(t, false, result.PodLeft, result)
+		check.NoError(t, result.RestoreErr)
+		check.Is(t, "", c.findTraces())
+		other.client.kill()
+		wait.Wait()
+	})
+}
+
+func TestTakeOverGoesOnWithoutAClearAnswer(t *testing.T) {
+	for name, f := range map[string]fault{
+		"unanswered": {unanswered: true}, "repeated": {repeated: true}, "overloaded": {overloaded: true}, "failed": {fails: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+				c.neverReady = true
+				p, other := c.newProcess(ctx, "n1/1"), c.newProcess(ctx, "n2/1")
+				time.AfterFunc(7*time.Second, p.crash)
+				p.surge(leaving, time.Time{}, nil)
+				check.Is(t, 2, c.currentField())
+				other.client.faultOf = firstOnly("UpdateLease", f)
+				leases, err := other.client.ListCachedLeases(ctx, "slipway", "")
+				must.NoError(t, err)
+				must.Not(t, len(leases) != 1, "%d records", len(leases))
+				check.NoError(t, other.restoreExpired(ctx, leases[0]))
+				check.Is(t, "", c.findI11Violation())
+			})
+		})
+	}
+}
+
+// TestFailedRestoreIsTriedAgainAtOnce has an API server that fails for longer than one restore may take.
+func TestFailedRestoreIsTriedAgainAtOnce(t *testing.T) {
+	const outage = 40 * time.Second
+	simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+		c.neverReady = true
+		p, other := c.newProcess(ctx, "n1/1"), c.newProcess(ctx, "n2/1")
+		time.AfterFunc(7*time.Second, p.crash)
+		p.surge(leaving, time.Time{}, nil)
+		leases, err := other.client.ListCachedLeases(ctx, "slipway", "")
+		must.NoError(t, err)
+		must.Not(t, len(leases) != 1, "%d records", len(leases))
+		began, taken := time.Now(), false
+		other.client.faultOf = func(request string) fault {
+			isFirst := request == "UpdateLease" && !taken
+			taken = taken || isFirst
+			return fault{fails: !isFirst && time.Since(began) < outage}
+		}
+		other.restoreWithRetries(ctx, leases[0])
+		check.Is(t, "", c.findI11Violation())
+		took := time.Since(began)
+		check.Not(t, took > outage+2*time.Second, "the size was restored after %s", took)
+	})
+}
+
+func TestSuccessorStaysWhenTheRestOfACrashedSurgeIsCarriedOut(t *testing.T) {
+	simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+		c.removalLag = time.Second
+		p, other := c.newProcess(ctx, "n1/1"), c.newProcess(ctx, "n2/1")
+		p.client.faultOf = func(request string) fault {
+			if request == "SetPodAnnotation" {
+				time.AfterFunc(100*time.Millisecond, p.crash)
+			}
+			return fault{}
+		}
+		var wait sync.WaitGroup
+		wait.Go(func() { other.RestoreExpired(other.ctx) })
+		p.surge(leaving, time.Time{}, nil)
+		time.Sleep(2 * time.Minute)
+		check.Is(t, "", c.findTraces())
+		check.Not(t, c.pod(leaving) != nil, "the leaving pod stays")
+		check.Not(t, c.pod("web-1-2") == nil, "the successor was deleted")
+		other.client.kill()
+		wait.Wait()
+	})
+}
+
+func TestRecordWithoutAnAnswerIsDeletedWhenTheDrainEnds(t *testing.T) {
+	simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+		p := c.newProcess(ctx, "n1/1")
+		draining, end := context.WithCancel(ctx)
+		p.client.faultOf = firstOnly("CreateLease", fault{unanswered: true})
+		time.AfterFunc(200*time.Millisecond, end)
+		result := p.Run(draining, c.request(startDecision(), time.Time{}))
+		check.Is(t, ReasonCancelled, result.Reason, result)
+		check.Is(t, "", c.findTraces())
+	})
+}
+
+// TestFailedRestoreKeepsTheRecordForALateRequest has no answer to the request that keeps the record.
+func TestFailedRestoreKeepsTheRecordForALateRequest(t *testing.T) {
+	simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+		p, other := c.newProcess(ctx, "n1/1"), c.newProcess(ctx, "n2/1")
+		p.client.faultOf = func(request string) fault {
+			if request != "SetReplicas" {
+				return fault{}
+			}
+			time.AfterFunc(time.Second, p.crash)
+			return fault{before: slowWebhook, late: true}
+		}
+		updates := 0
+		other.client.faultOf = func(request string) fault {
+			if request == "UpdateLease" {
+				updates++
+			}
+			// The take-over succeeds, and the next write has no answer for longer than the restore may take.
+			return fault{unanswered: request == "UpdateLease" && updates == 2, fails: request == "UpdateLease" && updates > 2 && updates < 40}
+		}
+		p.surge(leaving, time.Time{}, nil)
+		leases, err := other.client.ListCachedLeases(ctx, "slipway", "")
+		must.NoError(t, err)
+		must.Not(t, len(leases) != 1, "%d records", len(leases))
+		other.restoreWithRetries(ctx, leases[0])
+		kept, err := other.client.ListCachedLeases(ctx, "slipway", "")
+		must.NoError(t, err)
+		check.Not(t, len(kept) != 1, "%d records are kept", len(kept))
+	})
+}
+
+// TestI11SizeOfTheUserStaysAfterALongSuspension ends a surge long after another process has restored the size. Its user has set the raised
+// size since then, and another surge has written it.
+func TestI11SizeOfTheUserStaysAfterALongSuspension(t *testing.T) {
+	simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+		p, other := c.newProcess(ctx, "n1/1"), c.newProcess(ctx, "n2/1")
+		x := &surgeRun{s: p.Surger, request: c.request(startDecision(), time.Time{}), pods: newPodWatch()}
+		var err error
+		x.record, err = x.plan(ctx)
+		must.NoError(t, err)
+		x.hold, err = p.acquireRecord(ctx, x.record)
+		must.NoError(t, err)
+		must.NoError(t, x.raise(ctx))
+		check.Is(t, 2, c.currentField())
+		var wait sync.WaitGroup
+		wait.Go(func() { other.RestoreExpired(other.ctx) })
+		time.Sleep(3 * time.Minute)
+		check.Is(t, "", c.findTraces())
+		c.scaleByUser(2)
+		c.mu.Lock()
+		c.sized().ManagedFields = managedBy(FieldManager, "replicas")
+		c.mu.Unlock()
+		_ = x.end(ctx, nil)
+		check.Is(t, "", c.findTraces())
+		other.client.kill()
+		wait.Wait()
+	})
+}
+
+func TestRecordIsRestoredOnceAtATime(t *testing.T) {
+	var r restores
+	done, ok := r.start("a")
+	must.Not(t, !ok, "the first restore may not start")
+	_, ok = r.start("a")
+	check.Is(t, false, ok)
+	var others []func()
+	for i := range maxConcurrentRestores - 1 {
+		check.Is(t, false, r.isFull())
+		other, ok := r.start(string(rune('b' + i)))
+		must.Not(t, !ok, "restore %d may not start", i)
+		others = append(others, other)
+	}
+	check.Is(t, true, r.isFull())
+	_, ok = r.start("z")
+	check.Is(t, false, ok)
+	done()
+	_, ok = r.start("a")
+	check.Is(t, true, ok)
+	for _, done := range others {
+		done()
+	}
+}
