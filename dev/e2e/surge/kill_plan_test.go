@@ -138,26 +138,21 @@ func (p *killPlan) next() *killBatch {
 	return nil
 }
 
-// choose plans one kill for each surge, or for each other request. They are close to the first request without a kill, so that no
-// request waits for its timeout while others run. A random choice lets the kill find the surges in different states.
+// choose plans one kill for each surge, or for each other request. They are close to one another, so that no request waits for its
+// timeout while others run, and where most surges have a request without a kill. A random choice lets the kill find the surges in
+// different states.
 func (g *killGroup) choose(random *rand.Rand) map[faultproxy.RequestID]faultproxy.Moment {
-	choices := map[string][]*plannedKill{}
-	first := -1
+	var open []*plannedKill
 	for _, k := range g.points {
-		if k.state != killOpen {
-			continue
+		if k.state == killOpen {
+			open = append(open, k)
 		}
-		if first < 0 {
-			first = k.position
+	}
+	var choices map[string][]*plannedKill
+	for first := range open {
+		if c := g.choicesFrom(open[first:]); len(c) > len(choices) {
+			choices = c
 		}
-		if k.position >= first+g.window {
-			break
-		}
-		_, track := splitSurge(k.id.Kind)
-		if track == "" {
-			track = k.id.String()
-		}
-		choices[track] = append(choices[track], k)
 	}
 	points := map[faultproxy.RequestID]faultproxy.Moment{}
 	for _, track := range slices.Sorted(maps.Keys(choices)) {
@@ -166,6 +161,22 @@ func (g *killGroup) choose(random *rand.Rand) map[faultproxy.RequestID]faultprox
 		points[k.id] = k.moment
 	}
 	return points
+}
+
+// choicesFrom returns the kills in the window that begins with the first one, by their surge or else by their request.
+func (g *killGroup) choicesFrom(open []*plannedKill) map[string][]*plannedKill {
+	choices := map[string][]*plannedKill{}
+	for _, k := range open {
+		if k.position >= open[0].position+g.window {
+			break
+		}
+		_, track := splitSurge(k.id.Kind)
+		if track == "" {
+			track = k.id.String()
+		}
+		choices[track] = append(choices[track], k)
+	}
+	return choices
 }
 
 // record records the requests at which a drain was killed. The others of its batch are planned again.
