@@ -27,8 +27,8 @@ const (
 	// restoreRetryTime limits how long a process tries to restore one record, so that other records have their turn.
 	restoreRetryTime = 45 * time.Second
 	takeOverTries    = 3
-	// costRestoreWait is how long the controllers may take to delete the pod after the size was lowered.
-	costRestoreWait = 3 * time.Second
+	// settleWait is how long the controllers may take to remove a pod after the size was lowered.
+	settleWait = 30 * time.Second
 	// maxLeaseDuration limits the duration that another process has written.
 	maxLeaseDuration = time.Minute
 )
@@ -192,24 +192,26 @@ func (s *Surger) restoreExpired(ctx context.Context, l kubeapi.Lease) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, restoreTimeout)
-	defer cancel()
 	previous := l.Spec.HolderIdentity
 	h := s.newHold(l, time.Time{})
-	if err := h.takeOver(ctx); err != nil {
+	lowering, cancel := context.WithTimeout(ctx, restoreTimeout)
+	defer cancel()
+	if err := h.takeOver(lowering); err != nil {
 		if errors.Is(err, errRecordLost) {
 			return nil // another process was faster
 		}
 		return fmt.Errorf("%w: %w", errNotTaken, err)
 	}
-	changedBy, before, err := s.lower(ctx, h, r)
+	changedBy, before, err := s.lower(lowering, h, r)
 	if err != nil {
 		return err
 	}
-	mayCostCome := false
-	if r.Target.isScaler() || !s.awaitRemoval(ctx, r) {
-		mayCostCome, err = s.restoreCost(ctx, r)
-	}
+	// The deletion cost is set only while the successor receives traffic. So until the controllers have acted, it stays, and the leaving
+	// pod goes.
+	s.awaitSettled(ctx, h, r)
+	ctx, cancelLast := context.WithTimeout(ctx, restoreTimeout)
+	defer cancelLast()
+	mayCostCome, err := s.restoreCost(ctx, r)
 	if err != nil {
 		return err
 	}
@@ -286,29 +288,31 @@ func (s *Surger) restoreCost(ctx context.Context, r *record) (mayCome bool, err 
 	return !found, err
 }
 
-// awaitRemoval waits until the pod of the record has left because of its deletion cost. The cost is set only while the successor receives
-// traffic, so the pod may go. It returns false if the pod does not have Slipway's cost, or stays for costRestoreWait.
-func (s *Surger) awaitRemoval(ctx context.Context, r *record) bool {
-	ctx, cancel := context.WithTimeout(ctx, costRestoreWait)
+// awaitSettled waits until the controllers have removed the surplus pods after the size was lowered, for up to settleWait. Until then
+// the record has to stay: another process would count the successor as a pod that stays, and evict the leaving pod, while the controllers
+// delete the successor. An autoscaler takes minutes, so this does not wait for it. It renews h while it waits.
+func (s *Surger) awaitSettled(ctx context.Context, h *hold, r *record) {
+	ctx, cancel := context.WithTimeout(ctx, settleWait)
 	defer cancel()
-	for {
-		err := s.changeCost(ctx, r, func(p *kubeapi.Pod) (*string, bool, error) {
-			if p.Annotations[DeletionCostAnnotation] == lowestCost {
-				return nil, false, nil
-			}
-			return nil, false, errOtherCost
-		})
-		switch {
-		case errors.Is(err, errPodLeft):
-			return true
-		case err != nil, !elapsed.Sleep(ctx, retryPause):
-			return false
+	for renewed := time.Now(); !r.Target.isScaler(); {
+		z, err := s.readSize(ctx, r.Target)
+		if errors.Is(err, errTargetGone) || err == nil && (!isSame(z.value, r.From) || hasNoSurplus(r.Target, z.workload)) {
+			return
+		}
+		if !elapsed.Sleep(ctx, retryPause) {
+			return
+		}
+		if h != nil && time.Since(renewed) >= renewInterval {
+			h.renew(ctx)
+			renewed = time.Now()
 		}
 	}
 }
 
-// errOtherCost: the pod has a deletion cost that is not of a surge.
-var errOtherCost = errors.New("the pod has another deletion cost")
+// hasNoSurplus reports whether the controllers have removed all pods above the size of a target.
+func hasNoSurplus(t sizeTarget, w *kubeapi.Workload) bool {
+	return owners{top: w, ref: t.ref()}.isObserved() && w.Status.Replicas <= toMinSize(w.Spec.Replicas)
+}
 
 // errPodLeft: the pod is gone, is terminating, or was replaced by another of the same name.
 var errPodLeft = errors.New("the pod has left")

@@ -148,6 +148,45 @@ func TestSuccessorStaysWhenTheRestOfACrashedSurgeIsCarriedOut(t *testing.T) {
 	})
 }
 
+// TestNextDrainAwaitsTheControllersAfterACrash has slow controllers. While they have not yet removed the surplus pod, the next process must
+// not evict the leaving pod because of the successor, which the controllers may remove.
+func TestNextDrainAwaitsTheControllersAfterACrash(t *testing.T) {
+	for name, stop := range map[string]func(p *process){
+		"crash": func(p *process) { p.crash() }, "end of the process": func(p *process) { p.client.kill() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+				c.removalLag = 8 * time.Second
+				p, next := c.newProcess(ctx, "n1/1"), c.newProcess(ctx, "n1/2")
+				p.surge(leaving, time.Time{}, func(g Progress) {
+					if g.Step == AwaitingEndpoint {
+						stop(p)
+					}
+				})
+				var wait sync.WaitGroup
+				wait.Go(func() { next.RestoreExpired(next.ctx) })
+				for range 100 {
+					if c.pod(leaving) == nil {
+						break
+					}
+					if d, _ := next.surge(leaving, time.Time{}, nil); d.Reason == ReasonOthersReady {
+						c.evict(leaving)
+					}
+					time.Sleep(time.Second)
+				}
+				check.Not(t, c.pod(leaving) != nil, "the pod stays")
+				ready, serving := c.leastCounts()
+				check.Is(t, 1, ready)
+				check.Is(t, 1, serving)
+				time.Sleep(time.Minute)
+				check.Is(t, "", c.findTraces())
+				next.client.kill()
+				wait.Wait()
+			})
+		})
+	}
+}
+
 func TestRecordWithoutAnAnswerIsDeletedWhenTheDrainEnds(t *testing.T) {
 	simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
 		p := c.newProcess(ctx, "n1/1")

@@ -929,6 +929,11 @@ func (x *surgeRun) end(ctx context.Context, cause error) error {
 		x.result.RestoreErr = err
 		return cause
 	}
+	if x.raised && !x.left {
+		settling, cancel := context.WithTimeout(restoring, restoreTimeout-requestTimeout)
+		defer cancel()
+		x.s.awaitSettled(settling, h, x.record)
+	}
 	if x.unansweredCost || x.unanswered != "" && x.unanswered == last.resourceVersion {
 		// The request may still be carried out. Another process looks again when the record has expired.
 		return cause
