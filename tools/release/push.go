@@ -274,7 +274,8 @@ func (p *push) push(a artifact) error {
 			return err
 		}
 	}
-	if err := remote.Tag(a.tag, a.content, p.options...); err != nil {
+	// Unlike remote.Tag, it writes no tag that has the digest. Registries with immutable tags refuse this write.
+	if err := remote.Push(a.tag, a.content, p.options...); err != nil {
 		return err
 	}
 	p.log.Info("pushed", a.kind, a.tag.String(), "digest", hash.String(), "signed", p.signer != nil)

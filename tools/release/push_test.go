@@ -37,28 +37,46 @@ import (
 
 // testRegistry is a registry on loopback that counts the requests that write.
 type testRegistry struct {
-	host   string
-	writes atomic.Int64
-	deny   string // registry path without access
+	host    string
+	writes  atomic.Int64
+	handler http.Handler
+	answer  func(http.ResponseWriter, *http.Request) bool // answers a request instead of the registry, or returns false
 }
 
 func newTestRegistry(t *testing.T) *testRegistry {
 	t.Helper()
-	r := &testRegistry{}
-	handler := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+	r := &testRegistry{handler: registry.New(registry.Logger(log.New(io.Discard, "", 0)))}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
-		if r.deny != "" && strings.Contains(request.URL.Path, r.deny) {
-			w.WriteHeader(http.StatusForbidden)
+		if r.answer != nil && r.answer(w, request) {
 			return
 		}
 		if request.Method != http.MethodGet && request.Method != http.MethodHead {
 			r.writes.Add(1)
 		}
-		handler.ServeHTTP(w, request)
+		r.handler.ServeHTTP(w, request)
 	}))
 	t.Cleanup(server.Close)
 	r.host = strings.TrimPrefix(server.URL, "http://")
 	return r
+}
+
+// hasManifest reports whether the registry has the manifest that a request names.
+func (r *testRegistry) hasManifest(request *http.Request) bool {
+	head, response := request.Clone(request.Context()), httptest.NewRecorder()
+	head.Method, head.Body = http.MethodHead, http.NoBody
+	r.handler.ServeHTTP(response, head)
+	return response.Code == http.StatusOK
+}
+
+// denyPath returns an answer that forbids everything below a path.
+func denyPath(path string) func(http.ResponseWriter, *http.Request) bool {
+	return func(w http.ResponseWriter, request *http.Request) bool {
+		denied := strings.Contains(request.URL.Path, path)
+		if denied {
+			w.WriteHeader(http.StatusForbidden)
+		}
+		return denied
+	}
 }
 
 // writeTestKey writes a new key in PKCS 8, and returns its file, the key and its public half.
@@ -287,8 +305,8 @@ func TestPushedReleaseIsSignedAndRepeatable(t *testing.T) {
 		}
 	})
 	t.Run("names what the registry denies", func(t *testing.T) {
-		server.deny = "slipway-agent"
-		defer func() { server.deny = "" }()
+		server.answer = denyPath("slipway-agent")
+		defer func() { server.answer = nil }()
 		err := run(t.Context(), args[:len(args)-1])
 		for _, want := range []string{"push image slipway-agent to " + home + "/slipway-agent:v0.1.0: ", "docker login " + server.host} {
 			if err == nil || !strings.Contains(err.Error(), want) {
@@ -318,6 +336,44 @@ func TestPushedReleaseIsSignedAndRepeatable(t *testing.T) {
 			t.Errorf("changed file: got %v", err)
 		}
 	})
+}
+
+// TestRepeatedPushToImmutableTagsSucceeds pushes to a registry that refuses every write to an existing tag, even of the same
+// digest, as ECR with immutable tags does.
+func TestRepeatedPushToImmutableTagsSucceeds(t *testing.T) {
+	server := newTestRegistry(t)
+	home := server.host + "/acme/slipway"
+	dist := writeTestDist(t, newTestProject(t), home)
+	keyFile, _, verifier := writeTestKey(t)
+	args := []string{"push", "-dist=" + dist, "-version=v0.1.0", "-registry=" + home, "-key=" + keyFile}
+	immutable := func(w http.ResponseWriter, request *http.Request) bool {
+		refused := request.Method == http.MethodPut && strings.Contains(request.URL.Path, "/manifests/") && server.hasManifest(request)
+		if refused {
+			w.WriteHeader(http.StatusBadRequest)
+		}
+		return refused
+	}
+	server.answer = func(w http.ResponseWriter, request *http.Request) bool {
+		failed := request.Method == http.MethodPut && strings.HasSuffix(request.URL.Path, "/charts/slipway/manifests/0.1.0")
+		if failed {
+			w.WriteHeader(http.StatusBadRequest)
+		}
+		return failed || immutable(w, request)
+	}
+	if err := run(t.Context(), args); err == nil || !strings.Contains(err.Error(), "push chart slipway to ") {
+		t.Fatalf("the registry refuses the tag of a chart: got %v", err)
+	}
+	server.answer = immutable
+	for range 2 {
+		if err := run(t.Context(), args); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, p := range pushed {
+		if err := verifyArtifact(t.Context(), home+"/"+p[0]+":"+p[1], verifier); err != nil {
+			t.Errorf("%s: %v", p[0], err)
+		}
+	}
 }
 
 func TestPushRefusesWhatTheReleaseDidNotMake(t *testing.T) {
