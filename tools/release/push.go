@@ -96,10 +96,12 @@ func (p *push) run() error {
 	if err := p.checkArtifacts(artifacts); err != nil {
 		return err
 	}
+	var problems []error
 	for _, a := range artifacts {
-		if err := p.checkTag(a); err != nil {
-			return a.wrap(err)
-		}
+		problems = append(problems, a.wrap(p.checkTarget(a)))
+	}
+	if err := errors.Join(problems...); err != nil {
+		return err
 	}
 	for _, a := range artifacts {
 		if err := p.push(a); err != nil {
@@ -125,11 +127,16 @@ func (p *push) checkArtifacts(artifacts []artifact) error {
 	return nil
 }
 
-// wrap returns the error with the names of the artifact and its tag.
+// wrap returns the error with the names of the artifact and its tag, and with what to do. It returns nil for nil.
 func (a artifact) wrap(err error) error {
-	var response *transport.Error
-	if errors.As(err, &response) && (response.StatusCode == http.StatusUnauthorized || response.StatusCode == http.StatusForbidden) {
+	if err == nil {
+		return nil
+	}
+	switch {
+	case hasStatus(err, http.StatusUnauthorized, http.StatusForbidden):
 		err = fmt.Errorf("%w (log in with docker login %s)", err, a.tag.RegistryStr())
+	case hasStatus(err, http.StatusNotFound):
+		err = fmt.Errorf("%w (create the repository %s first, if the registry creates none at a push)", err, a.tag.Context())
 	}
 	return fmt.Errorf("push %s %s to %s: %w", a.kind, a.name, a.tag, err)
 }
@@ -234,8 +241,12 @@ func (p *push) checkChartRegistry(file string) error {
 	return nil
 }
 
-// checkTag returns an error if the tag of an artifact has another digest, unless tags may be replaced.
-func (p *push) checkTag(a artifact) error {
+// checkTarget returns an error if the registry does not permit a push to the repository of an artifact, or if its tag has
+// another digest, unless tags may be replaced.
+func (p *push) checkTarget(a artifact) error {
+	if err := remote.CheckPushPermission(a.tag, authn.DefaultKeychain, remote.DefaultTransport); err != nil {
+		return err
+	}
 	digest, err := a.content.Digest()
 	if err != nil {
 		return err
@@ -253,9 +264,12 @@ func (p *push) checkTag(a artifact) error {
 	return nil
 }
 
-func isNotFound(err error) bool {
+func isNotFound(err error) bool { return hasStatus(err, http.StatusNotFound) }
+
+// hasStatus reports whether an error is a response of the registry with one of the HTTP status codes.
+func hasStatus(err error, codes ...int) bool {
 	var response *transport.Error
-	return errors.As(err, &response) && response.StatusCode == http.StatusNotFound
+	return errors.As(err, &response) && slices.Contains(codes, response.StatusCode)
 }
 
 // push pushes an artifact by digest, then its signature and provenance, and then the tag. So an artifact with a tag always

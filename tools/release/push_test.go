@@ -40,17 +40,26 @@ type testRegistry struct {
 	host    string
 	writes  atomic.Int64
 	handler http.Handler
-	answer  func(http.ResponseWriter, *http.Request) bool // answers a request instead of the registry, or returns false
+	// Atomic, because remote.CheckPushPermission cancels its upload in the background, also while a test sets the answer.
+	answer atomic.Pointer[testAnswer]
 }
+
+// testAnswer answers a request instead of the registry, or returns false.
+type testAnswer func(http.ResponseWriter, *http.Request) bool
+
+func (r *testRegistry) setAnswer(answer testAnswer) { r.answer.Store(&answer) }
+
+func answerNothing(http.ResponseWriter, *http.Request) bool { return false }
 
 func newTestRegistry(t *testing.T) *testRegistry {
 	t.Helper()
 	r := &testRegistry{handler: registry.New(registry.Logger(log.New(io.Discard, "", 0)))}
+	r.setAnswer(answerNothing)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
-		if r.answer != nil && r.answer(w, request) {
+		if (*r.answer.Load())(w, request) {
 			return
 		}
-		if request.Method != http.MethodGet && request.Method != http.MethodHead {
+		if request.Method == http.MethodPatch || request.Method == http.MethodPut { // a new upload is empty
 			r.writes.Add(1)
 		}
 		r.handler.ServeHTTP(w, request)
@@ -69,7 +78,7 @@ func (r *testRegistry) hasManifest(request *http.Request) bool {
 }
 
 // denyPath returns an answer that forbids everything below a path.
-func denyPath(path string) func(http.ResponseWriter, *http.Request) bool {
+func denyPath(path string) testAnswer {
 	return func(w http.ResponseWriter, request *http.Request) bool {
 		denied := strings.Contains(request.URL.Path, path)
 		if denied {
@@ -305,8 +314,8 @@ func TestPushedReleaseIsSignedAndRepeatable(t *testing.T) {
 		}
 	})
 	t.Run("names what the registry denies", func(t *testing.T) {
-		server.answer = denyPath("slipway-agent")
-		defer func() { server.answer = nil }()
+		server.setAnswer(denyPath("slipway-agent"))
+		defer server.setAnswer(answerNothing)
 		err := run(t.Context(), args[:len(args)-1])
 		for _, want := range []string{"push image slipway-agent to " + home + "/slipway-agent:v0.1.0: ", "docker login " + server.host} {
 			if err == nil || !strings.Contains(err.Error(), want) {
@@ -353,17 +362,17 @@ func TestRepeatedPushToImmutableTagsSucceeds(t *testing.T) {
 		}
 		return refused
 	}
-	server.answer = func(w http.ResponseWriter, request *http.Request) bool {
+	server.setAnswer(func(w http.ResponseWriter, request *http.Request) bool {
 		failed := request.Method == http.MethodPut && strings.HasSuffix(request.URL.Path, "/charts/slipway/manifests/0.1.0")
 		if failed {
 			w.WriteHeader(http.StatusBadRequest)
 		}
 		return failed || immutable(w, request)
-	}
+	})
 	if err := run(t.Context(), args); err == nil || !strings.Contains(err.Error(), "push chart slipway to ") {
 		t.Fatalf("the registry refuses the tag of a chart: got %v", err)
 	}
-	server.answer = immutable
+	server.setAnswer(immutable)
 	for range 2 {
 		if err := run(t.Context(), args); err != nil {
 			t.Fatal(err)
@@ -373,6 +382,32 @@ func TestRepeatedPushToImmutableTagsSucceeds(t *testing.T) {
 		if err := verifyArtifact(t.Context(), home+"/"+p[0]+":"+p[1], verifier); err != nil {
 			t.Errorf("%s: %v", p[0], err)
 		}
+	}
+}
+
+// TestPushChecksAllRepositoriesFirst pushes to a registry that lacks two repositories, as ECR without them does.
+func TestPushChecksAllRepositoriesFirst(t *testing.T) {
+	server := newTestRegistry(t)
+	home := server.host + "/acme/slipway"
+	dist := writeTestDist(t, newTestProject(t), home)
+	missing := []string{"slipway-agent", "charts/slipway"}
+	server.setAnswer(func(w http.ResponseWriter, request *http.Request) bool {
+		for _, repository := range missing {
+			if strings.HasPrefix(request.URL.Path, "/v2/acme/slipway/"+repository+"/") {
+				w.WriteHeader(http.StatusNotFound)
+				return true
+			}
+		}
+		return false
+	})
+	err := run(t.Context(), []string{"push", "-dist=" + dist, "-version=v0.1.0", "-registry=" + home})
+	for _, repository := range missing {
+		if want := "create the repository " + home + "/" + repository + " first"; err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("want %q, got %v", want, err)
+		}
+	}
+	if n := server.writes.Load(); n != 0 {
+		t.Errorf("%d writes", n)
 	}
 }
 
