@@ -253,7 +253,7 @@ func (p *push) checkTarget(a artifact) error {
 	}
 	found, err := remote.Head(a.tag, p.options...)
 	switch {
-	case isNotFound(err):
+	case isAbsent(err):
 		return nil
 	case err != nil:
 		return err
@@ -264,7 +264,10 @@ func (p *push) checkTarget(a artifact) error {
 	return nil
 }
 
-func isNotFound(err error) bool { return hasStatus(err, http.StatusNotFound) }
+// isAbsent reports whether an error of a read says that a manifest does not exist. Some registries, such as Artifactory,
+// answer 403 instead of 404. remote.Push accepts both, and checkTarget has checked the right to push. Without the right to
+// read, a push fails at its first layer.
+func isAbsent(err error) bool { return hasStatus(err, http.StatusNotFound, http.StatusForbidden) }
 
 // hasStatus reports whether an error is a response of the registry with one of the HTTP status codes.
 func hasStatus(err error, codes ...int) bool {
@@ -325,7 +328,7 @@ func (p *push) pushSignature(digest name.Digest, part signaturePart) error {
 		return err
 	}
 	image, err := remote.Image(tag, p.options...)
-	if isNotFound(err) {
+	if isAbsent(err) {
 		image, err = emptySignatures(), nil
 	}
 	if err != nil {

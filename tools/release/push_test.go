@@ -411,6 +411,47 @@ func TestPushChecksAllRepositoriesFirst(t *testing.T) {
 	}
 }
 
+// TestPushToRegistryThatForbidsMissingTags pushes to a registry that answers 403 instead of 404, as Artifactory does.
+func TestPushToRegistryThatForbidsMissingTags(t *testing.T) {
+	server := newTestRegistry(t)
+	home := server.host + "/acme/slipway"
+	dist := writeTestDist(t, newTestProject(t), home)
+	keyFile, _, verifier := writeTestKey(t)
+	server.setAnswer(func(w http.ResponseWriter, request *http.Request) bool {
+		reads := request.Method == http.MethodGet || request.Method == http.MethodHead
+		forbidden := reads && strings.Contains(request.URL.Path, "/manifests/") && !server.hasManifest(request)
+		if forbidden {
+			w.WriteHeader(http.StatusForbidden)
+		}
+		return forbidden
+	})
+	args := []string{"push", "-dist=" + dist, "-version=v0.1.0", "-registry=" + home, "-key=" + keyFile}
+	if err := run(t.Context(), args); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range pushed {
+		if err := verifyArtifact(t.Context(), home+"/"+p[0]+":"+p[1], verifier); err != nil {
+			t.Errorf("%s: %v", p[0], err)
+		}
+	}
+
+	// Without the right to read, all tags look absent. The push must replace none.
+	before := server.writes.Load()
+	server.setAnswer(func(w http.ResponseWriter, request *http.Request) bool {
+		forbidden := request.URL.Path != "/v2/" && (request.Method == http.MethodGet || request.Method == http.MethodHead)
+		if forbidden {
+			w.WriteHeader(http.StatusForbidden)
+		}
+		return forbidden
+	})
+	if err := run(t.Context(), args); err == nil || !strings.Contains(err.Error(), "docker login "+server.host) {
+		t.Errorf("without the right to read: got %v", err)
+	}
+	if n := server.writes.Load() - before; n != 0 {
+		t.Errorf("%d writes without the right to read", n)
+	}
+}
+
 func TestPushRefusesWhatTheReleaseDidNotMake(t *testing.T) {
 	server := newTestRegistry(t)
 	home := server.host + "/acme/slipway"
