@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"regexp"
@@ -120,7 +121,7 @@ func (r *release) makeRelease(ctx context.Context) error {
 		return fmt.Errorf("%s differs from its commit %.12s, or has untracked files: commit or remove them, "+
 			"or use -allow-modified for experiments", r.source.Root, r.source.Commit)
 	}
-	if err := r.removeEarlierRelease(); err != nil {
+	if err := r.removeEarlierRelease(ctx); err != nil {
 		return err
 	}
 	work := filepath.Join(r.out, "bin")
@@ -183,15 +184,7 @@ func (r *release) checkSourceUnchanged(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	out, err := filepath.Abs(r.out)
-	if err != nil {
-		return err
-	}
-	args := []string{"status", "--porcelain", "--", "."}
-	if rel, err := filepath.Rel(r.source.Root, out); err == nil && filepath.IsLocal(rel) {
-		args = append(args, ":(exclude)"+filepath.ToSlash(rel))
-	}
-	status, err := runCommand(ctx, r.source.Root, "git", args...)
+	status, err := runCommand(ctx, r.source.Root, "git", "status", "--porcelain")
 	if err != nil {
 		return err
 	}
@@ -203,8 +196,8 @@ func (r *release) checkSourceUnchanged(ctx context.Context) error {
 }
 
 // removeEarlierRelease removes the output folder, which may hold an earlier release. If this folder contains the
-// source, it returns an error and removes nothing.
-func (r *release) removeEarlierRelease() error {
+// source, or if git would see it as a change of the source, it returns an error and removes nothing.
+func (r *release) removeEarlierRelease(ctx context.Context) error {
 	out, err := filepath.Abs(r.out)
 	if err != nil {
 		return err
@@ -216,7 +209,24 @@ func (r *release) removeEarlierRelease() error {
 	if rel != ".." && !strings.HasPrefix(rel, ".."+string(filepath.Separator)) {
 		return fmt.Errorf("out: %s contains the source and would be emptied: use a separate folder, such as dist", out)
 	}
+	if rel, err := filepath.Rel(r.source.Root, out); err == nil && filepath.IsLocal(rel) {
+		if err := r.checkIgnored(ctx, rel); err != nil {
+			return err
+		}
+	}
 	return os.RemoveAll(out)
+}
+
+// checkIgnored returns an error if git does not ignore a folder of the source.
+func (r *release) checkIgnored(ctx context.Context, folder string) error {
+	// It asks for a file in the folder, because rules such as /dist/ match no folder that does not exist yet.
+	_, err := runCommand(ctx, r.source.Root, "git", "check-ignore", "--quiet", filepath.Join(folder, checksumsFile))
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.ExitCode() == 1 {
+		return fmt.Errorf("out: %s is in the source, and git does not ignore it, so Go would mark the programs as modified: "+
+			"use an ignored folder, such as dist, or a folder outside of %s", folder, r.source.Root)
+	}
+	return err
 }
 
 // fileName joins the first part, the version of the release and the other parts with underscores.

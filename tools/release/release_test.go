@@ -593,8 +593,8 @@ func TestWorkTreeChangeDuringReleaseFails(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &release{source: was, out: filepath.Join(dir, "out")}
-	writeTestFile(t, filepath.Join(dir, "out", "checksums.txt"), "of the release itself\n")
+	r := &release{source: was, out: filepath.Join(dir, "dist")}
+	writeTestFile(t, filepath.Join(dir, "dist", "checksums.txt"), "of the release itself\n")
 	if err := r.checkSourceUnchanged(t.Context()); err != nil {
 		t.Errorf("unchanged work tree: %v", err)
 	}
@@ -643,8 +643,12 @@ func TestInvalidOptionsAreRefused(t *testing.T) {
 			t.Errorf("out above the source: got %v", err)
 		}
 	}
+	err := run(t.Context(), []string{"-source=" + dir, "-out=" + filepath.Join(dir, "docs"), "-version=v0.1.0"})
+	if err == nil || !strings.Contains(err.Error(), "git does not ignore it") {
+		t.Errorf("out in the repository: got %v", err)
+	}
 	writeTestFile(t, filepath.Join(dir, "new.txt"), "new")
-	err := run(t.Context(), []string{"-source=" + dir, "-out=" + out, "-version=v0.1.0"})
+	err = run(t.Context(), []string{"-source=" + dir, "-out=" + out, "-version=v0.1.0"})
 	if err == nil || !strings.Contains(err.Error(), "untracked files") {
 		t.Errorf("modified work tree: got %v", err)
 	}
