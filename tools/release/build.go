@@ -129,6 +129,45 @@ func (r *release) compileBinary(ctx context.Context, b executable) error {
 	return nil
 }
 
+// listDependencies returns the lines that a template of `go list` prints for each package that the commands compile for a
+// target.
+func listDependencies(ctx context.Context, root string, commands []string, t target, template string) ([]string, error) {
+	args := []string{"list", "-mod=readonly", "-deps", "-f", template}
+	for _, command := range commands {
+		args = append(args, "./cmd/"+command)
+	}
+	env := append(os.Environ(), "CGO_ENABLED=0", "GOOS="+t.OS, "GOARCH="+t.Arch, "GOWORK=off", "GOFLAGS=")
+	text, err := runCommandWith(ctx, env, root, "go", args...)
+	return strings.Split(text, "\n"), err
+}
+
+// compiledFilesTemplate lists the files of the commands' own module that the compiler or the linker reads. Each line begins
+// with a slash and is relative to the module.
+var compiledFilesTemplate = func() string {
+	var files strings.Builder
+	for _, field := range []string{"GoFiles", "SFiles", "HFiles", "SysoFiles", "EmbedFiles"} {
+		fmt.Fprintf(&files, `{{range .%s}}{{slice $.ImportPath (len $.Module.Path)}}/{{.}}{{"\n"}}{{end}}`, field)
+	}
+	return "{{if .Module}}{{if .Module.Main}}" + files.String() + "{{end}}{{end}}"
+}()
+
+// listCompiledFiles returns the files of the module that are compiled for any target, relative to its root and with slashes.
+func (r *release) listCompiledFiles(ctx context.Context) (map[string]bool, error) {
+	files := map[string]bool{}
+	for _, t := range r.targets {
+		lines, err := listDependencies(ctx, r.source.Root, r.commands, t, compiledFilesTemplate)
+		if err != nil {
+			return nil, err
+		}
+		for _, line := range lines {
+			if file, ok := strings.CutPrefix(line, "/"); ok {
+				files[file] = true
+			}
+		}
+	}
+	return files, nil
+}
+
 // ensureHostBinary returns a binary of a command that runs on this machine. If the list has none, it compiles the
 // binary.
 func (r *release) ensureHostBinary(ctx context.Context, command string, binaries []executable) (executable, error) {

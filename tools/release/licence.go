@@ -1,14 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -138,23 +136,15 @@ func (l *licenceCache) licenceOfModule(path, version string) (string, error) {
 // listLinkedModules returns the modules that the commands link on any target, and their versions. The keys are
 // module paths. It leaves out the commands' own module.
 func listLinkedModules(ctx context.Context, root string, commands []string, targets []target) (map[string]string, error) {
+	const format = "{{with .Module}}{{if not .Main}}{{with .Replace}}{{.Path}} {{.Version}}{{else}}{{.Path}} {{.Version}}{{end}}{{end}}{{end}}"
 	modules := map[string]string{}
-	args := []string{"list", "-mod=readonly", "-deps", "-f", "{{with .Module}}{{if not .Main}}{{with .Replace}}{{.Path}} {{.Version}}{{else}}{{.Path}} {{.Version}}{{end}}{{end}}{{end}}"}
-	for _, command := range commands {
-		args = append(args, "./cmd/"+command)
-	}
 	for _, t := range targets {
-		cmd := exec.CommandContext(ctx, "go", args...)
-		cmd.Dir = root
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+t.OS, "GOARCH="+t.Arch, "GOWORK=off", "GOFLAGS=")
-		var stderr bytes.Buffer
-		cmd.Stderr = &stderr
-		out, err := cmd.Output()
+		lines, err := listDependencies(ctx, root, commands, t, format)
 		if err != nil {
-			return nil, fmt.Errorf("modules of %s: %w\n%s", t, err, stderr.String())
+			return nil, fmt.Errorf("modules of %s: %w", t, err)
 		}
-		for line := range strings.Lines(string(out)) {
-			if path, version, ok := strings.Cut(strings.TrimSpace(line), " "); ok {
+		for _, line := range lines {
+			if path, version, ok := strings.Cut(line, " "); ok {
 				modules[path] = version
 			}
 		}

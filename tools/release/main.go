@@ -117,9 +117,13 @@ type release struct {
 
 // makeRelease writes all files of the release to the output folder.
 func (r *release) makeRelease(ctx context.Context) error {
-	if r.source.Modified && !r.allowModified {
-		return fmt.Errorf("%s differs from its commit %.12s, or has untracked files: commit or remove them, "+
-			"or use -allow-modified for experiments", r.source.Root, r.source.Commit)
+	changes, err := r.listChanges(ctx)
+	if err != nil {
+		return err
+	}
+	if r.source.Modified = len(changes) > 0; r.source.Modified && !r.allowModified {
+		return fmt.Errorf("%s differs from its commit %.12s, or has files that are not in it: commit or remove them, "+
+			"or use -allow-modified for experiments:\n%s", r.source.Root, r.source.Commit, strings.Join(changes, "\n"))
 	}
 	if err := r.removeEarlierRelease(ctx); err != nil {
 		return err
@@ -184,11 +188,11 @@ func (r *release) checkSourceUnchanged(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	status, err := runCommand(ctx, r.source.Root, "git", "status", "--porcelain")
+	changes, err := r.listChanges(ctx)
 	if err != nil {
 		return err
 	}
-	if commit != r.source.Commit || status != "" {
+	if commit != r.source.Commit || len(changes) > 0 {
 		return fmt.Errorf("%s was changed during the release, so %s is not of one commit: repeat the release",
 			r.source.Root, r.out)
 	}

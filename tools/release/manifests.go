@@ -15,6 +15,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
+const deployFolder = "deploy"
+
 // manifests maps files of the release to overlays in deploy/overlays.
 var manifests = map[string]string{"install-agent.yaml": "agent-only", "install.yaml": "full"}
 
@@ -29,7 +31,7 @@ func (r *release) writeManifests(context.Context, []executable) error {
 		return nil
 	}
 	for file, overlay := range manifests {
-		dir := filepath.Join(r.source.Root, "deploy", "overlays", overlay)
+		dir := filepath.Join(r.source.Root, deployFolder, "overlays", overlay)
 		text, err := r.renderOverlay(dir)
 		if err != nil {
 			return fmt.Errorf("%s: %w", dir, err)

@@ -593,7 +593,8 @@ func TestWorkTreeChangeDuringReleaseFails(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &release{source: was, out: filepath.Join(dir, "dist")}
+	r := newTestRelease(t, cliCommand)
+	r.source, r.targets, r.out = was, []target{hostTarget(t)}, filepath.Join(dir, "dist")
 	writeTestFile(t, filepath.Join(dir, "dist", "checksums.txt"), "of the release itself\n")
 	if err := r.checkSourceUnchanged(t.Context()); err != nil {
 		t.Errorf("unchanged work tree: %v", err)
@@ -605,6 +606,47 @@ func TestWorkTreeChangeDuringReleaseFails(t *testing.T) {
 	runGit(t, dir, "commit", "--quiet", "--all", "--message", "second")
 	if err := r.checkSourceUnchanged(t.Context()); err == nil || !strings.Contains(err.Error(), "was changed during the release") {
 		t.Errorf("new commit: %v", err)
+	}
+}
+
+// TestFilesOutsideTheCommitAreChanges adds files that git status does not show with the user's settings.
+func TestFilesOutsideTheCommitAreChanges(t *testing.T) {
+	dir := newTestProject(t)
+	for file, text := range map[string]string{
+		".gitignore":                    "/dist/\n*.local\n*_local.go\n",
+		"cmd/internal/start/text.go":    "package start\n\nimport \"embed\"\n\n//go:embed texts\nvar Texts embed.FS\n",
+		"cmd/internal/start/texts/a.md": "text\n",
+	} {
+		writeTestFile(t, filepath.Join(dir, file), text)
+	}
+	runGit(t, dir, "add", ".")
+	runGit(t, dir, "commit", "--quiet", "--message", "second")
+	runGit(t, dir, "config", "status.showUntrackedFiles", "no")
+	r := newTestRelease(t, cliCommand, agentCommand)
+	r.source.Root, r.targets = dir, []target{hostTarget(t)}
+	for _, file := range []string{"notes.local", "cmd/internal/start/notes.local", "cmd/other/main_local.go"} { // neither packed nor compiled
+		writeTestFile(t, filepath.Join(dir, file), "package main\n")
+	}
+	if got, err := r.listChanges(t.Context()); err != nil || len(got) > 0 {
+		t.Errorf("got %q, %v", got, err)
+	}
+	want := []string{
+		"!! charts/slipway/templates/secret.local",
+		"!! cmd/internal/start/debug_local.go",
+		"!! cmd/internal/start/texts/b.local",
+		"!! deploy/overlays/full/patch.local",
+		"?? charts/slipway/untracked.yaml",
+	}
+	for _, change := range want {
+		writeTestFile(t, filepath.Join(dir, change[len("?? "):]), "package start\n")
+	}
+	got, err := r.listChanges(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(got)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
 	}
 }
 
@@ -649,7 +691,7 @@ func TestInvalidOptionsAreRefused(t *testing.T) {
 	}
 	writeTestFile(t, filepath.Join(dir, "new.txt"), "new")
 	err = run(t.Context(), []string{"-source=" + dir, "-out=" + out, "-version=v0.1.0"})
-	if err == nil || !strings.Contains(err.Error(), "untracked files") {
+	if err == nil || !strings.Contains(err.Error(), "commit or remove") || !strings.Contains(err.Error(), "\n?? new.txt") {
 		t.Errorf("modified work tree: got %v", err)
 	}
 	err = run(t.Context(), []string{"-source=" + t.TempDir(), "-out=" + out, "-version=v0.1.0"})

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -26,11 +27,11 @@ type source struct {
 	Version   string    // with v, such as "v0.1.0"
 	Commit    string    // 40 hex digits
 	Time      time.Time // of the commit, in UTC; the time of every file in the release
-	Modified  bool      // the work tree differs from the commit
+	Modified  bool      // the work tree differs from the commit; set by makeRelease
 	Toolchain string    // "go1.26.0"
 }
 
-// readSource reads the commit and the state of the work tree at root with git and Go. It returns an error if the
+// readSource reads the commit of the work tree at root with git, and the version of Go. It returns an error if the
 // version is not a semantic version, or if its tag is at another commit.
 func readSource(ctx context.Context, root, version string) (source, error) {
 	s := source{Version: version}
@@ -59,14 +60,39 @@ func readSource(ctx context.Context, root, version string) (source, error) {
 		return s, fmt.Errorf("parse the time of commit %.12s: %w", s.Commit, err)
 	}
 	s.Time = time.Unix(unix, 0).UTC()
-	status, err := runCommand(ctx, s.Root, "git", "status", "--porcelain")
-	if err != nil {
-		return s, err
-	}
-	s.Modified = status != ""
 	s.Toolchain, err = runCommand(ctx, s.Root, "go", "env", "GOVERSION")
 	return s, err
 }
+
+// listChanges returns how the work tree differs from its commit, in the format of `git status --porcelain`. This includes
+// ignored files that the release packs or compiles. The user's settings of git status have no effect.
+func (r *release) listChanges(ctx context.Context) ([]string, error) {
+	var changes []string
+	status, err := runCommand(ctx, r.source.Root, "git", "status", "--porcelain", "--untracked-files=normal")
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(status) {
+		changes = append(changes, strings.TrimSpace(line))
+	}
+	ignored, err := runCommand(ctx, r.source.Root, "git", "ls-files", "-z", "--others", "--ignored", "--exclude-standard")
+	if err != nil {
+		return nil, err
+	}
+	compiled, err := r.listCompiledFiles(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for file := range strings.SplitSeq(ignored, "\x00") {
+		if folder, _, _ := strings.Cut(file, "/"); compiled[file] || slices.Contains(packedFiles, folder) {
+			changes = append(changes, "!! "+file)
+		}
+	}
+	return changes, nil
+}
+
+// packedFiles lists the files and folders of the source, besides the compiled files, that the release reads.
+var packedFiles = []string{chartsFolder, deployFolder, "LICENSE", "go.mod", "go.sum"}
 
 // runCommand runs a command in a folder and returns its output without surrounding white space.
 func runCommand(ctx context.Context, dir, name string, args ...string) (string, error) {
