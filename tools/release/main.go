@@ -144,6 +144,10 @@ func (r *release) makeRelease(ctx context.Context) error {
 			return err
 		}
 	}
+	// A push accepts no release without provenance and checksums, so they come last.
+	if err := r.checkSourceUnchanged(ctx); err != nil {
+		return err
+	}
 	files, err := r.listReleaseFiles()
 	if err != nil {
 		return err
@@ -152,9 +156,6 @@ func (r *release) makeRelease(ctx context.Context) error {
 		return err
 	}
 	if err := r.writeChecksums(); err != nil {
-		return err
-	}
-	if err := r.checkSourceUnchanged(ctx); err != nil {
 		return err
 	}
 	for _, missing := range r.listMissing() {

@@ -609,6 +609,28 @@ func TestWorkTreeChangeDuringReleaseFails(t *testing.T) {
 	}
 }
 
+// TestWorkTreeChangeDuringReleaseLeavesNoChecksums makes a release of a program that changes the source when it writes its manual
+// pages in dist/docs/man. A push needs the checksums.
+func TestWorkTreeChangeDuringReleaseLeavesNoChecksums(t *testing.T) {
+	dir := newTestProject(t)
+	program := "package main\n\nimport (\n\t\"fmt\"\n\t\"os\"\n)\n\nfunc main() {\n\tfmt.Println(os.WriteFile(\"../../../LICENSE\", nil, 0o644))\n}\n"
+	writeTestFile(t, filepath.Join(dir, "cmd/slipway/main.go"), program)
+	runGit(t, dir, "commit", "--quiet", "--all", "--message", "second")
+	dist := filepath.Join(dir, "dist")
+	err := run(t.Context(), []string{"-version=v0.1.0", "-source=" + dir, "-out=" + dist, "-targets=" + hostTarget(t).String()})
+	if err == nil || !strings.Contains(err.Error(), "was changed during the release") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(dist, imagesFile)); err != nil {
+		t.Errorf("the release ended too early: %v", err)
+	}
+	for _, file := range []string{checksumsFile, provenanceFile("v0.1.0")} {
+		if _, err := os.Stat(filepath.Join(dist, file)); !os.IsNotExist(err) {
+			t.Errorf("%s exists: %v", file, err)
+		}
+	}
+}
+
 // TestFilesOutsideTheCommitAreChanges adds files that git status does not show with the user's settings.
 func TestFilesOutsideTheCommitAreChanges(t *testing.T) {
 	dir := newTestProject(t)
