@@ -1,11 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -117,16 +116,40 @@ func (r *release) compileBinary(ctx context.Context, b executable) error {
 	if r.jobs > 0 {
 		args = append(args, "-p", strconv.Itoa(r.jobs))
 	}
-	cmd := exec.CommandContext(ctx, "go", append(args, "./cmd/"+b.Command)...) //nolint:gosec // the commands are a fixed list
-	cmd.Dir = r.source.Root
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+b.Target.OS, "GOARCH="+b.Target.Arch, "GOWORK=off", "GOFLAGS=",
-		"GOEXPERIMENT=", "GOAMD64=v1", "GOARM64=v8.0", "GOFIPS140=off", "GODEBUG=")
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("build %s for %s: %w\n%s", b.Command, b.Target, err, stderr.String())
+	env, err := goEnvironment(ctx, r.source.Root, b.Target)
+	if err != nil {
+		return err
+	}
+	if _, err := runCommandWith(ctx, env, r.source.Root, "go", append(args, "./cmd/"+b.Command)...); err != nil {
+		return fmt.Errorf("build %s for %s: %w", b.Command, b.Target, err)
 	}
 	return nil
+}
+
+// downloadSettings lists the settings of Go that say where modules, toolchains and compiled packages come from. They change no
+// binary, and a build may need the user's values.
+var downloadSettings = []string{
+	"GOPROXY", "GOPRIVATE", "GONOPROXY", "GOSUMDB", "GONOSUMDB", "GOINSECURE", "GOVCS", "GOAUTH", "GOTOOLCHAIN",
+	"GOPATH", "GOMODCACHE", "GOCACHE", "GOCACHEPROG", "GOTMPDIR",
+}
+
+// goEnvironment returns the environment for the go command that compiles for a target. It has fixed values for all settings that
+// change a binary. GOENV=off is needed too, because an empty variable does not replace a setting of `go env -w`.
+func goEnvironment(ctx context.Context, root string, t target) ([]string, error) {
+	text, err := runCommand(ctx, root, "go", append([]string{"env", "-json"}, downloadSettings...)...)
+	if err != nil {
+		return nil, err
+	}
+	var settings map[string]string
+	if err := json.Unmarshal([]byte(text), &settings); err != nil {
+		return nil, fmt.Errorf("go env: %w", err)
+	}
+	env := append(os.Environ(), "GOENV=off", "CGO_ENABLED=0", "GOOS="+t.OS, "GOARCH="+t.Arch, "GOWORK=off", "GOFLAGS=",
+		"GOEXPERIMENT=", "GOAMD64=v1", "GOARM64=v8.0", "GOFIPS140=off", "GODEBUG=")
+	for name, value := range settings {
+		env = append(env, name+"="+value)
+	}
+	return env, nil
 }
 
 // listDependencies returns the lines that a template of `go list` prints for each package that the commands compile for a
@@ -136,7 +159,10 @@ func listDependencies(ctx context.Context, root string, commands []string, t tar
 	for _, command := range commands {
 		args = append(args, "./cmd/"+command)
 	}
-	env := append(os.Environ(), "CGO_ENABLED=0", "GOOS="+t.OS, "GOARCH="+t.Arch, "GOWORK=off", "GOFLAGS=")
+	env, err := goEnvironment(ctx, root, t)
+	if err != nil {
+		return nil, err
+	}
 	text, err := runCommandWith(ctx, env, root, "go", args...)
 	return strings.Split(text, "\n"), err
 }

@@ -672,6 +672,36 @@ func TestFilesOutsideTheCommitAreChanges(t *testing.T) {
 	}
 }
 
+// TestUserSettingsOfGoDoNotChangeBinaries has settings of go env -w: a build tag, which no binary may have, and a proxy, which the
+// build may need.
+func TestUserSettingsOfGoDoNotChangeBinaries(t *testing.T) {
+	dir := newTestProject(t)
+	writeTestFile(t, filepath.Join(dir, "cmd/slipway/tagged.go"), "//go:build usertag\n\npackage main\n\nconst wrong string = 1\n")
+	settings := filepath.Join(t.TempDir(), "env")
+	writeTestFile(t, settings, "GOFLAGS=-tags=usertag\nGOPROXY=https://proxy.example.com\n")
+	t.Setenv("GOENV", settings)
+	for _, name := range []string{"GOFLAGS", "GOPROXY"} {
+		t.Setenv(name, "") // as if it was not set
+	}
+	r := newTestRelease(t, cliCommand)
+	r.source.Root = dir
+	binary := executable{Command: cliCommand, Target: hostTarget(t), Path: filepath.Join(r.out, "slipway")}
+	if err := r.compileBinary(t.Context(), binary); err != nil {
+		t.Error(err)
+	}
+	if files, err := r.listCompiledFiles(t.Context()); err != nil || files["cmd/slipway/tagged.go"] {
+		t.Errorf("compiled files: %v, %v", files, err)
+	}
+	env, err := goEnvironment(t.Context(), dir, binary.Target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy, err := runCommandWith(t.Context(), env, dir, "go", "env", "GOPROXY")
+	if err != nil || proxy != "https://proxy.example.com" {
+		t.Errorf("got the proxy %q, %v", proxy, err)
+	}
+}
+
 func TestInvalidOptionsAreRefused(t *testing.T) {
 	dir := newTestProject(t)
 	runGit(t, dir, "tag", "v0.2.0")
