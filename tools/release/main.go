@@ -60,7 +60,7 @@ func runRelease(ctx context.Context, args []string) error {
 		"https://github.com/acme/slipway/releases/download; version and file name are appended. Empty leaves out krew and Homebrew")
 	flags.StringVar(&r.sourceURL, "source-url", "", "URL of the source repository in all files of the release, such as "+
 		"https://github.com/acme/slipway; empty means "+projectURL)
-	flags.BoolVar(&r.allowModified, "allow-modified", false, "allow a work tree that differs from its commit, for experiments")
+	flags.BoolVar(&r.allowModified, "allow-modified", false, "allow a work tree that differs from its commit, and a version without tag, for experiments")
 	flags.BoolVar(&audit, "audit-licences", false, "only list the licences of the linked modules, and fail on a forbidden one")
 	flags.IntVar(&r.jobs, "p", 0, "number of parallel compilations; 0 means one per core")
 	if err := flags.Parse(args); err != nil {
@@ -124,6 +124,10 @@ func (r *release) makeRelease(ctx context.Context) error {
 	if r.source.Modified = len(changes) > 0; r.source.Modified && !r.allowModified {
 		return fmt.Errorf("%s differs from its commit %.12s, or has files that are not in it: commit or remove them, "+
 			"or use -allow-modified for experiments:\n%s", r.source.Root, r.source.Commit, strings.Join(changes, "\n"))
+	}
+	if !r.source.Tagged && !r.allowModified {
+		return fmt.Errorf("version %s: no tag of this name is at commit %.12s of %s, and Go writes the tag into the programs: create it with "+
+			"git tag %[1]s, fetch it with git fetch --tags, or use -allow-modified for experiments", r.source.Version, r.source.Commit, r.source.Root)
 	}
 	if err := r.removeEarlierRelease(ctx); err != nil {
 		return err

@@ -89,6 +89,7 @@ func main() {
 	runGit(t, dir, "init", "--quiet")
 	runGit(t, dir, "add", ".")
 	runGit(t, dir, "commit", "--quiet", "--message", "first")
+	runGit(t, dir, "tag", "v0.1.0")
 	return dir
 }
 
@@ -616,6 +617,7 @@ func TestWorkTreeChangeDuringReleaseLeavesNoChecksums(t *testing.T) {
 	program := "package main\n\nimport (\n\t\"fmt\"\n\t\"os\"\n)\n\nfunc main() {\n\tfmt.Println(os.WriteFile(\"../../../LICENSE\", nil, 0o644))\n}\n"
 	writeTestFile(t, filepath.Join(dir, "cmd/slipway/main.go"), program)
 	runGit(t, dir, "commit", "--quiet", "--all", "--message", "second")
+	runGit(t, dir, "tag", "--force", "v0.1.0")
 	dist := filepath.Join(dir, "dist")
 	err := run(t.Context(), []string{"-version=v0.1.0", "-source=" + dir, "-out=" + dist, "-targets=" + hostTarget(t).String()})
 	if err == nil || !strings.Contains(err.Error(), "was changed during the release") {
@@ -706,6 +708,7 @@ func TestInvalidOptionsAreRefused(t *testing.T) {
 	dir := newTestProject(t)
 	runGit(t, dir, "tag", "v0.2.0")
 	runGit(t, dir, "commit", "--quiet", "--allow-empty", "--message", "second")
+	runGit(t, dir, "tag", "--force", "v0.1.0")
 	out := filepath.Join(t.TempDir(), "dist")
 	for name, c := range map[string]struct {
 		args []string
@@ -716,6 +719,7 @@ func TestInvalidOptionsAreRefused(t *testing.T) {
 		"version with two numbers":    {[]string{"-version=v0.1"}, `version "v0.1"`},
 		"version with build metadata": {[]string{"-version=v0.1.0+5"}, `version "v0.1.0+5"`},
 		"tag at another commit":       {[]string{"-version=v0.2.0"}, "check out the tag first"},
+		"no tag":                      {[]string{"-version=v0.3.0", "-targets=linux/amd64"}, "git tag v0.3.0"},
 		"unsupported platform":        {[]string{"-version=v0.1.0", "-targets=plan9/386"}, `"plan9/386": must be a comma-separated list of [linux/amd64`},
 		"platform twice":              {[]string{"-version=v0.1.0", "-targets=linux/amd64,linux/amd64"}, "twice"},
 		"registry without host":       {[]string{"-version=v0.1.0", "-registry=acme/slipway"}, `registry "acme/slipway": must be a host and a path`},

@@ -26,6 +26,7 @@ type source struct {
 	Root      string    // absolute path of the module
 	Version   string    // with v, such as "v0.1.0"
 	Commit    string    // 40 hex digits
+	Tagged    bool      // the version has a tag, which is at the commit
 	Time      time.Time // of the commit, in UTC; the time of every file in the release
 	Modified  bool      // the work tree differs from the commit; set by makeRelease
 	Toolchain string    // "go1.26.0"
@@ -46,8 +47,8 @@ func readSource(ctx context.Context, root, version string) (source, error) {
 	if s.Commit, err = runCommand(ctx, s.Root, "git", "rev-parse", "HEAD"); err != nil {
 		return s, fmt.Errorf("release needs a git work tree: %w", err)
 	}
-	if tagged, err := runCommand(ctx, s.Root, "git", "rev-parse", "--verify", "--quiet", "refs/tags/"+version+"^{commit}"); err == nil &&
-		tagged != s.Commit {
+	tagged, err := runCommand(ctx, s.Root, "git", "rev-parse", "--verify", "--quiet", "refs/tags/"+version+"^{commit}")
+	if s.Tagged = err == nil; s.Tagged && tagged != s.Commit {
 		return s, fmt.Errorf("version %s: its tag is at commit %.12s, and the work tree at %.12s: check out the tag first",
 			version, tagged, s.Commit)
 	}

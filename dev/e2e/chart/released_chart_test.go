@@ -75,6 +75,7 @@ func (b bed) publishRelease(programs string) publishedRelease {
 	b.runIn(source, "git", "add", ".")
 	b.runIn(source, "git", "-c", "user.name=e2e", "-c", "user.email=e2e@example.com", "-c", "commit.gpgsign=false", "-c", "core.hooksPath=/dev/null",
 		"commit", "--quiet", "--message", "release")
+	b.runIn(source, "git", "tag", "v0.1.0")
 	p := publishedRelease{registry: address + "/slipway"}
 	b.runIn(dir, program, "-source="+source, "-out="+dist, "-version=v0.1.0", "-registry="+p.registry, "-targets=linux/"+runtime.GOARCH)
 	b.runIn(dir, program, "push", "-dist="+dist, "-version=v0.1.0", "-registry="+p.registry)
