@@ -73,6 +73,7 @@ var schemaLeaves = []string{"agent.config"}
 func parseChart(dir string) *chart {
 	c := &chart{dir: dir, values: parseYAML(readFile(dir + "values.yaml")), schema: parseYAML(readFile(dir + "values.schema.json"))}
 	var undocumented []string
+	setRequired(c.schema, c.values)
 	for _, group := range pairs(c.values) {
 		c.describe(group.key.Value, group, property(c.schema, group.key.Value), &undocumented)
 	}
@@ -101,6 +102,7 @@ func (c *chart) describe(key string, p pair, schema *yaml.Node, undocumented *[]
 	if !strings.Contains(key, ".") {
 		c.rows = append(c.rows, valueRow{text: "## " + key + "\n\n" + text})
 	}
+	setRequired(schema, p.value)
 	has := map[string]bool{}
 	for _, below := range pairs(p.value) {
 		has[below.key.Value] = true
@@ -249,6 +251,27 @@ func setDescription(schema *yaml.Node, text string) {
 	key := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: "description"}
 	value := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: text}
 	schema.Content = append([]*yaml.Node{key, value}, schema.Content...)
+}
+
+// setRequired lists the keys of values as required in their schema, as its last key. With the value null, Helm removes a key and
+// its default, and a template would then read it as false. A key is not required if its schema allows null.
+func setRequired(schema, values *yaml.Node) {
+	all := &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq"}
+	for _, p := range pairs(values) {
+		if !allowsNull(property(schema, p.key.Value)) {
+			all.Content = append(all.Content, &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: p.key.Value})
+		}
+	}
+	if required := find(schema, "required"); required != nil {
+		*required = *all
+		return
+	}
+	schema.Content = append(schema.Content, &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: "required"}, all)
+}
+
+func allowsNull(schema *yaml.Node) bool {
+	kinds := find(schema, "type")
+	return kinds != nil && slices.ContainsFunc(kinds.Content, func(k *yaml.Node) bool { return k.Value == "null" })
 }
 
 // compactJSON returns a node as JSON, with the order of its keys.

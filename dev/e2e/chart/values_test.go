@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 	"helm.sh/helm/v3/pkg/chart"
 	"helm.sh/helm/v3/pkg/chartutil"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/slipway-dev/slipway/internal/cloudpool"
 	"github.com/slipway-dev/slipway/internal/config"
@@ -332,6 +333,51 @@ func TestI10InvalidValuesAreRefused(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestI10NullRemovesNoDefault sets each value to null. Helm then removes the value with its default. A template would read a removed
+// value as false, and so leave out a policy.
+func TestI10NullRemovesNoDefault(t *testing.T) {
+	t.Parallel()
+	for name, given := range map[string]string{slipwayChart: registry, crdChart: "", handlerChart: handlerImage, awsHandler: handlerImage} {
+		c := refusalsOnly(t, name)
+		checked := 0
+		for _, path := range valuePaths(c.Values, values(t, string(c.Schema)), nil) {
+			if (name == handlerChart || name == awsHandler) && path[0] != "slipway" {
+				continue // the values of another tool's chart, which allowed null
+			}
+			checked++
+			all := values(t, given)
+			if err := unstructured.SetNestedField(all, nil, path...); err != nil {
+				t.Fatal(err)
+			}
+			_, err := templates(t, c, release(slipwayChart, namespace), all)
+			want := "missing property '" + path[len(path)-1] + "'"
+			if path[0] == "runAsUser" {
+				want = ""
+			}
+			if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %s: null: got %v, want %q", name, strings.Join(path, "."), err, want)
+			}
+		}
+		if checked == 0 {
+			t.Errorf("%s: no value is checked", name)
+		}
+	}
+}
+
+// valuePaths returns the paths of the values that a schema lists, except the keys of the agent's file.
+func valuePaths(values, schema map[string]any, above []string) (all [][]string) {
+	properties, _ := schema["properties"].(map[string]any)
+	for key, value := range values {
+		path := append(slices.Clone(above), key)
+		all = append(all, path)
+		below, isMap := value.(map[string]any)
+		if listed, ok := properties[key].(map[string]any); ok && isMap && !slices.Equal(path, []string{"agent", "config"}) && listed["properties"] != nil {
+			all = append(all, valuePaths(below, listed, path)...)
+		}
+	}
+	return all
 }
 
 // TestReachableReceiversAreAccepted also covers unknown receivers, and receivers of agents on their nodes'
