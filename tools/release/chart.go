@@ -69,14 +69,15 @@ func (r *release) chartVersion(chart string) (string, error) {
 
 func chartFile(chart, version string) string { return chart + "-" + version + ".tgz" }
 
-// imageValues returns the defaults that name the released images in a chart. Without a registry there are none.
+// imageValues returns the defaults that name the released images in a chart, and the release that they are of. Without a registry
+// there are none.
 func (r *release) imageValues(chart string) []chartValue {
 	if r.registry == "" {
 		return nil
 	}
 	switch chart {
 	case cliCommand:
-		values := []chartValue{{"image.registry", r.registry}}
+		values := []chartValue{{"image.registry", r.registry}, {"image.release", r.source.Version}}
 		for _, image := range []struct{ part, command string }{{"agent", agentCommand}, {"slipway", cliCommand}} {
 			// An empty tag is the chart's appVersion, which is the version of the release.
 			values = append(values,
@@ -86,7 +87,7 @@ func (r *release) imageValues(chart string) []chartValue {
 		}
 		return values
 	case handlerChart, awsHandler:
-		return []chartValue{{"slipway.image", r.imageReference(cliCommand)}}
+		return []chartValue{{"slipway.image", r.imageReference(cliCommand)}, {"slipway.release", r.source.Version}}
 	}
 	return nil
 }

@@ -66,9 +66,9 @@ func main() {
 		"charts/slipway/charts/library/config.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: it\n",
 
 		"charts/aks-node-termination-handler/Chart.yaml":  "apiVersion: v2\nname: aks-node-termination-handler\nversion: 2.0.0\nappVersion: devel\n",
-		"charts/aks-node-termination-handler/values.yaml": "slipway:\n  image: \"\"\n",
+		"charts/aks-node-termination-handler/values.yaml": "slipway:\n  image: \"\"\n  release: \"\"\n",
 		"charts/aws-node-termination-handler/Chart.yaml":  "apiVersion: v2\nname: aws-node-termination-handler\nversion: 1.0.0\nappVersion: devel\n",
-		"charts/aws-node-termination-handler/values.yaml": "slipway:\n  image: \"\"\n",
+		"charts/aws-node-termination-handler/values.yaml": "slipway:\n  image: \"\"\n  release: \"\"\n",
 
 		"deploy/overlays/agent-only/kustomization.yaml": "resources: [agent.yaml]\n",
 		"deploy/overlays/agent-only/agent.yaml":         testWorkload("DaemonSet", agentCommand),
@@ -99,6 +99,7 @@ const testValues = `# The values.
 image:
   # -- Registry of the images
   registry: "" # required
+  release: ""
   agent: {repository: slipway-agent, tag: "", digest: ""}
   slipway:
     repository: slipway
@@ -347,7 +348,7 @@ func TestRelease(t *testing.T) {
 	slipway := imageFromList(t, dist, cliCommand)
 	t.Run("has charts with the images as defaults", func(t *testing.T) {
 		digest := func(image string) string { return image[strings.Index(image, "@")+1:] }
-		want := strings.NewReplacer(`registry: ""`, `registry: "ghcr.io/acme/slipway"`, `repository: slipway-agent, tag: "", digest: ""`,
+		want := strings.NewReplacer(`registry: ""`, `registry: "ghcr.io/acme/slipway"`, `release: ""`, `release: "v0.1.0"`, `repository: slipway-agent, tag: "", digest: ""`,
 			`repository: "slipway-agent", tag: "", digest: "`+digest(agent)+`"`, "repository: slipway\n", "repository: \"slipway\"\n",
 			"    digest: \"\"\n", `    digest: "`+digest(slipway)+"\"\n").Replace(testValues)
 		if diff := cmp.Diff(want, archivedFile(t, filepath.Join(dist, "slipway-0.1.0.tgz"), "slipway/values.yaml")[1]); diff != "" {
@@ -355,7 +356,7 @@ func TestRelease(t *testing.T) {
 		}
 		for name, version := range handlers {
 			got := archivedFile(t, filepath.Join(dist, name+"-"+version+".tgz"), name+"/values.yaml")[1]
-			if want := "slipway:\n  image: \"" + slipway + "\"\n"; got != want {
+			if want := "slipway:\n  image: \"" + slipway + "\"\n  release: \"v0.1.0\"\n"; got != want {
 				t.Errorf("%s: got %q, want %q", name, got, want)
 			}
 		}

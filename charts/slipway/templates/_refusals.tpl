@@ -9,6 +9,7 @@ Refuses values that contradict each other. Each error tells what is wrong and wh
 {{- if and (or .Values.manager.enabled .Values.cloudpool.enabled) (semverCompare "<1.33.0-0" .Capabilities.KubeVersion.Version) }}
 {{- fail (printf "manager.enabled and cloudpool.enabled need Kubernetes 1.33, and the cluster has %s: want both false, for agents alone" .Capabilities.KubeVersion.Version) }}
 {{- end }}
+{{- include "slipway.release.refusal" (dict "root" . "value" "image.release" "release" .Values.image.release) }}
 {{- range $part := list "agent" "slipway" }}
 {{- $image := get $.Values.image $part }}
 {{- $tag := coalesce $image.tag $.Values.image.tag }}

@@ -22,6 +22,7 @@ const queueMode = "enableSqsTerminationDraining: true\nqueueURL: https://sqs.eu-
 // awsHandlerRefusals lists the refusals of the chart aws-node-termination-handler.
 var awsHandlerRefusals = []refusal{
 	{"no image", "slipway: {image: ''}", "slipway.image is empty: want the image slipway with its tag"},
+	{"an image of another release", "slipway: {image: a, release: v0.0.9}", "slipway.release: v0.0.9, but this chart is of v0.1.0"},
 	{"no operating system", "targetNodeOs: bsd", `targetNodeOs: "bsd": no node would be guarded; want linux, windows or "linux windows"`},
 	{"no queue", "enableSqsTerminationDraining: true", "queueURL is empty: enableSqsTerminationDraining needs the URL of an SQS queue"},
 	{"the default account", "serviceAccount: {create: false}", "serviceAccount.name is empty, and serviceAccount.create is false"},

@@ -241,6 +241,10 @@ var refusals = []refusal{
 		"a tag beside a digest", "image: {registry: a, tag: v2, agent: {digest: 'sha256:" + strings.Repeat("0", 64) + "'}}",
 		"image.agent.digest and the tag v2 are both set",
 	},
+	{
+		"images of another release", "image: {registry: a, release: v0.0.9}",
+		"image.release: v0.0.9, but this chart is of v0.1.0: the images would be of the earlier release",
+	},
 	// The schema refuses these values.
 	{"the values of an earlier chart", "placement: null", "missing property 'placement'"},
 	{"a digest without its algorithm", "image: {registry: a, agent: {digest: abc}}", "at '/image/agent/digest'"},
@@ -263,6 +267,7 @@ var handlerRefusals = []refusal{
 		"slipway.forcedDrains: false keeps the right to from the handler",
 	},
 	{"another port", "args: [-web.address, ':80']", "args: -web.address=:80: probes, metrics and the NetworkPolicy are of port 17923"},
+	{"an image of another release", "slipway: {image: a, release: v0.0.9}", "slipway.release: v0.0.9, but this chart is of v0.1.0"},
 	{"a program", "args: [slipway]", `args: "slipway" is no flag`},
 	{"an argument that is not a text", "args: [-podGracePeriodSeconds, 30]", "at '/args/1': got number, want string"},
 	{"an unknown key under slipway", "slipway: {imige: a}", "additional properties 'imige' not allowed"},
@@ -362,6 +367,44 @@ func TestI10NullRemovesNoDefault(t *testing.T) {
 		}
 		if checked == 0 {
 			t.Errorf("%s: no value is checked", name)
+		}
+	}
+}
+
+// TestReusedValuesOfAnotherReleaseAreRefused upgrades from one release to the next. helm upgrade --reuse-values gives the defaults of
+// the earlier chart as values, with the digests of its images. --reset-then-reuse-values gives only what the user has set.
+func TestReusedValuesOfAnotherReleaseAreRefused(t *testing.T) {
+	t.Parallel()
+	released := func(version string) *chart.Chart {
+		c := *refusalsOnly(t, slipwayChart)
+		metadata := *c.Metadata
+		metadata.AppVersion, c.Metadata = version, &metadata
+		defaults, err := chartutil.CoalesceValues(&c, values(t, "image: {registry: registry.example.com/slipway, release: "+version+"}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Values = defaults
+		return &c
+	}
+	earlier, later := released("v1.2.3"), released("v1.2.4")
+	given := values(t, "agent: {port: 9000}")
+	reused, err := chartutil.CoalesceValues(earlier, given)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		chart  *chart.Chart
+		values map[string]any
+		want   string
+	}{
+		{earlier, reused, ""},
+		{later, reused, "image.release: v1.2.3, but this chart is of v1.2.4"},
+		{later, given, ""},
+		{refusalsOnly(t, slipwayChart), reused, "image.release: v1.2.3, but this chart is of v0.1.0"},
+	} {
+		_, err := templates(t, c.chart, release(slipwayChart, namespace), c.values)
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("chart of %s, values of %v: got %v, want %q", c.chart.Metadata.AppVersion, c.values["image"], err, c.want)
 		}
 	}
 }
