@@ -14,8 +14,8 @@ objects. A DaemonSet's selector cannot be changed.
 {{- end }}
 
 {{- define "aksnth.selector" -}}
-app.kubernetes.io/name: {{ include "aksnth.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "aksnth.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- define "aksnth.labels" -}}

@@ -24,8 +24,8 @@ objects. The selectors of a DaemonSet and of a Deployment cannot be changed.
 {{- end }}
 
 {{- define "awsnth.selector" -}}
-app.kubernetes.io/name: {{ include "awsnth.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "awsnth.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- define "awsnth.podSelector" -}}
@@ -36,7 +36,7 @@ app.kubernetes.io/component: {{ include "awsnth.component" . }}
 {{- define "awsnth.labels" -}}
 {{ include "awsnth.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/part-of: {{ .Release.Name }}
+app.kubernetes.io/part-of: {{ .Release.Name | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
 {{- with .Values.customLabels }}

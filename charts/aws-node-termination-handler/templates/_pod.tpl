@@ -32,7 +32,7 @@
 - name: WEBHOOK_URL
   valueFrom:
     secretKeyRef:
-      name: {{ $v.webhookURLSecretName }}
+      name: {{ $v.webhookURLSecretName | quote }}
       key: webhookurl
 {{- else if $v.webhookURL }}
 {{ include "awsnth.variable" (list "WEBHOOK_URL" $v.webhookURL) }}

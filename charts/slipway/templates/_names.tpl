@@ -36,7 +36,7 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- define "slipway.selector" -}}
 {{- $root := index . 0 -}}
 app.kubernetes.io/name: {{ printf "slipway-%s" (index . 1) }}
-app.kubernetes.io/instance: {{ $root.Release.Name }}
+app.kubernetes.io/instance: {{ $root.Release.Name | quote }}
 {{- end }}
 
 {{/* Returns the labels and annotations of an object's metadata. */}}

@@ -37,7 +37,7 @@ annotations:
 
 {{- define "slipway.pod.placement" -}}
 {{- with .values.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- with .values.tolerations }}
 tolerations:
@@ -46,7 +46,7 @@ tolerations:
 {{- with .root.Values.image.pullSecrets }}
 imagePullSecrets:
   {{- range . }}
-  - name: {{ . }}
+  - name: {{ . | quote }}
   {{- end }}
 {{- end }}
 {{- end }}
@@ -172,12 +172,12 @@ readinessProbe:
 {{- if include "slipway.clouds" .root }}
 - name: clouds
   configMap:
-    name: {{ default (include "slipway.part" (list .root "clouds")) .root.Values.clouds.existingConfigMap }}
+    name: {{ default (include "slipway.part" (list .root "clouds")) .root.Values.clouds.existingConfigMap | quote }}
 {{- end }}
 {{- with .root.Values.clouds.secretName }}
 - name: secrets
   secret:
-    secretName: {{ . }}
+    secretName: {{ . | quote }}
 {{- end }}
 {{- end }}
 
@@ -224,7 +224,7 @@ apiVersion: v1
 kind: ConfigMap
 metadata:
   name: {{ include "slipway.part" (list .root .part) }}-files
-  namespace: {{ .root.Release.Namespace }}
+  namespace: {{ .root.Release.Namespace | quote }}
   {{- include "slipway.metadata" (list .root .part) | nindent 2 }}
 data:
   {{- toYaml .values.extraFiles | nindent 2 }}
@@ -238,7 +238,7 @@ apiVersion: policy/v1
 kind: PodDisruptionBudget
 metadata:
   name: {{ include "slipway.part" (list .root .part) }}
-  namespace: {{ .root.Release.Namespace }}
+  namespace: {{ .root.Release.Namespace | quote }}
   {{- include "slipway.metadata" (list .root .part) | nindent 2 }}
 spec:
   maxUnavailable: {{ .values.podDisruptionBudget.maxUnavailable }}
@@ -255,8 +255,8 @@ spec:
 apiVersion: v1
 kind: ServiceAccount
 metadata:
-  name: {{ include "slipway.serviceAccount" (list .root .part) }}
-  namespace: {{ .root.Release.Namespace }}
+  name: {{ include "slipway.serviceAccount" (list .root .part) | quote }}
+  namespace: {{ .root.Release.Namespace | quote }}
   labels:
     {{- include "slipway.labels" (list .root .part) | nindent 4 }}
   {{- with merge (dict) .values.serviceAccount.annotations .root.Values.commonAnnotations }}
@@ -274,7 +274,7 @@ kind: {{ .kind }}Binding
 metadata:
   name: {{ .name }}
   {{- with .namespace }}
-  namespace: {{ . }}
+  namespace: {{ . | quote }}
   {{- end }}
   {{- include "slipway.metadata" (list .root .part) | nindent 2 }}
 roleRef:
@@ -283,6 +283,6 @@ roleRef:
   name: {{ default .name .role }}
 subjects:
   - kind: ServiceAccount
-    name: {{ include "slipway.serviceAccount" (list .root .part) }}
-    namespace: {{ .root.Release.Namespace }}
+    name: {{ include "slipway.serviceAccount" (list .root .part) | quote }}
+    namespace: {{ .root.Release.Namespace | quote }}
 {{- end }}

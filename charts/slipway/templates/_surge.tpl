@@ -17,7 +17,7 @@ apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
 metadata:
   name: {{ .name }}-surge
-  namespace: {{ .root.Release.Namespace }}
+  namespace: {{ .root.Release.Namespace | quote }}
   {{- .guard.metadata | nindent 2 }}
 rules:
   {{- include "slipway.guard.surgeLeaseRules" .guard | nindent 2 }}

@@ -168,12 +168,12 @@ manager: {enabled: true, bootstrapTokens: true, serviceAccount: {create: false, 
 cloudpool: {enabled: true, nodeGroups: [a], tls: {secretName: a}, serviceAccount: {name: mine-cloudpool}}
 `)
 	for _, part := range []string{"agent", "manager", "cloudpool"} {
-		for _, left := range []string{"serviceaccount:slipway:slipway-" + part + "'", "serviceAccountName: slipway-" + part} {
+		for _, left := range []string{"serviceaccount:slipway:slipway-" + part + "'", "serviceAccountName: \"slipway-" + part + "\""} {
 			if strings.Contains(text, left) {
 				t.Errorf("the manifest has %q", left)
 			}
 		}
-		for _, want := range []string{"serviceaccount:slipway:mine-" + part + "'", "serviceAccountName: mine-" + part + "\n"} {
+		for _, want := range []string{"serviceaccount:slipway:mine-" + part + "'", "serviceAccountName: \"mine-" + part + "\"\n"} {
 			if !strings.Contains(text, want) {
 				t.Errorf("the manifest lacks %q", want)
 			}

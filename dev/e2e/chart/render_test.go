@@ -1,8 +1,10 @@
 package chart_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -156,6 +158,63 @@ func TestPackagesIncludeTheLibrary(t *testing.T) {
 		}
 		if diff := cmp.Diff(fromFolder, fromPackage); diff != "" {
 			t.Errorf("%s: -folder +package:\n%s", name, diff)
+		}
+	}
+}
+
+// TestNamesStayStrings uses names that YAML reads as a boolean or a number without quotes. Kubernetes and Helm accept them.
+func TestNamesStayStrings(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"true", "2024", "1e3"} {
+		handler := strings.ReplaceAll(handlerImage+"nameOverride: 'NAME'\nfullnameOverride: 'NAME'\npriorityClassName: 'NAME'\n", "NAME", name)
+		for _, c := range []struct{ chart, values string }{
+			{slipwayChart, `
+image: {registry: a, pullSecrets: ['NAME']}
+fullnameOverride: 'NAME'
+commonLabels: {a: 'NAME'}
+metrics: {scrape: monitors, interval: '0', rules: {enabled: true}, dashboard: {enabled: true, namespace: 'NAME'}}
+networkPolicy: {enabled: true}
+agent: {secretName: 'NAME', priorityClassName: 'NAME', config: {surge: annotated}, serviceAccount: {name: 'NAME'}}
+placeholders: [{name: 'NAME', nodeSelector: {a: 'NAME'}, priorityClassName: 'NAME'}]
+`},
+			{slipwayChart, `
+image: {registry: a}
+fullnameOverride: a
+clouds: {existingConfigMap: 'NAME', secretName: 'NAME'}
+manager: {enabled: true, bootstrapTokens: true, surge: true, awsQueue: {url: 'https://q', agentConfig: {onReboot: cordon}}, extraFiles: {a: b}, priorityClassName: 'NAME'}
+cloudpool: {enabled: true, clientCA: {secretName: 'NAME'}, tls: {secretName: 'NAME'}, serviceAccount: {name: 'NAME'}}
+`},
+			{handlerChart, handler + "imagePullSecrets: ['NAME']\nnetworkPolicy: {enabled: true}\nconfigMap: {name: 'NAME'}"},
+			{awsHandler, handler + "webhookURLSecretName: 'NAME'\nwebhookTemplateConfigMapName: 'NAME'\nwebhookTemplateConfigMapKey: a\n" +
+				"targetNodeOs: linux windows\ndaemonsetPriorityClassName: 'NAME'\nenablePrometheusServer: true\npodMonitor: {create: true, namespace: 'NAME'}"},
+			{awsHandler, handler + queueMode + "replicas: 2\npodDisruptionBudget: {maxUnavailable: 1}\nenablePrometheusServer: true\nserviceMonitor: {create: true}"},
+		} {
+			for _, o := range objects(t, manifest(t, c.chart, release(name, name), strings.ReplaceAll(c.values, "NAME", name))) {
+				checkNamesAreStrings(t, c.chart+": "+o.GetKind(), o.Object)
+			}
+		}
+	}
+}
+
+// nameKeys matches the keys of fields that are always strings.
+var nameKeys = regexp.MustCompile(`^(name|namespace|serviceAccountName|secretName|priorityClassName|interval|instance|[a-z0-9./-]+/[a-z-]+)$`)
+
+func checkNamesAreStrings(t *testing.T, path string, value any) {
+	t.Helper()
+	switch value := value.(type) {
+	case map[string]any:
+		for key, below := range value {
+			if _, ok := below.(string); !ok && nameKeys.MatchString(key) {
+				t.Errorf("%s.%s: %v is no string", path, key, below)
+			}
+			checkNamesAreStrings(t, path+"."+key, below)
+		}
+	case []any:
+		for i, below := range value {
+			if _, ok := below.(string); !ok && strings.HasSuffix(path, ".matchNames") {
+				t.Errorf("%s: %v is no string", path, below)
+			}
+			checkNamesAreStrings(t, fmt.Sprintf("%s[%d]", path, i), below)
 		}
 	}
 }

@@ -12,7 +12,7 @@ apiVersion: apps/v1
 kind: DaemonSet
 metadata:
   name: {{ $name }}{{ if not $linux }}-{{ .os }}{{ end }}
-  namespace: {{ $root.Release.Namespace }}
+  namespace: {{ $root.Release.Namespace | quote }}
   {{- include "slipway.metadata" (list $root "agent") | nindent 2 }}
 spec:
   selector:
@@ -31,7 +31,7 @@ spec:
     spec:
       os:
         name: {{ .os }}
-      serviceAccountName: {{ include "slipway.serviceAccount" (list $root "agent") }}
+      serviceAccountName: {{ include "slipway.serviceAccount" (list $root "agent") | quote }}
       {{- include "slipway.pod.placement" . | trim | nindent 6 }}
       nodeSelector:
         {{- merge (dict "kubernetes.io/os" .os) .those.nodeSelector | toYaml | nindent 8 }}
@@ -104,7 +104,7 @@ spec:
             name: {{ $name }}
         - name: secrets
           secret:
-            secretName: {{ default $name $v.secretName }}
+            secretName: {{ default $name $v.secretName | quote }}
             optional: true
         {{- with include "slipway.extraVolumes" . | trim }}
         {{- . | nindent 8 }}

@@ -20,12 +20,12 @@
 {{- with .values.tls.secretName }}
 - name: tls
   secret:
-    secretName: {{ . }}
+    secretName: {{ . | quote }}
 {{- end }}
 {{- with .values.clientCA.secretName }}
 - name: client-ca
   secret:
-    secretName: {{ . }}
+    secretName: {{ . | quote }}
 {{- end }}
 {{ include "slipway.extraVolumes" . }}
 {{- end }}

@@ -969,7 +969,7 @@ spec:
 apiVersion: flowcontrol.apiserver.k8s.io/v1
 kind: PriorityLevelConfiguration
 metadata:
-  name: {{ .name }}
+  name: {{ .name | quote }}
   {{- .metadata | nindent 2 }}
 spec:
   type: Limited
@@ -999,8 +999,8 @@ spec:
     - subjects:
         - kind: ServiceAccount
           serviceAccount:
-            namespace: {{ .namespace }}
-            name: {{ .account }}
+            namespace: {{ .namespace | quote }}
+            name: {{ .account | quote }}
       resourceRules:
         - apiGroups: [""]
           resources: [nodes, nodes/status]
@@ -1010,7 +1010,7 @@ spec:
 apiVersion: flowcontrol.apiserver.k8s.io/v1
 kind: FlowSchema
 metadata:
-  name: {{ .name }}
+  name: {{ .name | quote }}
   {{- .metadata | nindent 2 }}
 spec:
   matchingPrecedence: 810
@@ -1019,13 +1019,13 @@ spec:
   distinguisherMethod:
     type: ByNamespace
   priorityLevelConfiguration:
-    name: {{ .name }}
+    name: {{ .name | quote }}
   rules:
     - subjects:
         - kind: ServiceAccount
           serviceAccount:
-            namespace: {{ .namespace }}
-            name: {{ .account }}
+            namespace: {{ .namespace | quote }}
+            name: {{ .account | quote }}
       resourceRules:
         - apiGroups: ["*"]
           resources: ["*"]
