@@ -18,14 +18,11 @@ app.kubernetes.io/name: {{ include "aksnth.name" . | quote }}
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
+{{/* Returns the labels of an object. The values change all of them but the selector. */}}
 {{- define "aksnth.labels" -}}
-{{ include "aksnth.selector" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
-{{- with .Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
+{{- merge (include "aksnth.selector" . | fromYaml) (default dict .Values.commonLabels) (dict
+  "app.kubernetes.io/version" .Chart.AppVersion "app.kubernetes.io/managed-by" .Release.Service
+  "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_")) | toYaml }}
 {{- end }}
 
 {{- define "aksnth.metadata" -}}

@@ -33,15 +33,11 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: {{ include "awsnth.component" . }}
 {{- end }}
 
+{{/* Returns the labels of an object. The values change all of them but the selector. */}}
 {{- define "awsnth.labels" -}}
-{{ include "awsnth.selector" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/part-of: {{ .Release.Name | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
-{{- with .Values.customLabels }}
-{{ toYaml . }}
-{{- end }}
+{{- merge (include "awsnth.selector" . | fromYaml) (default dict .Values.customLabels) (dict
+  "app.kubernetes.io/version" .Chart.AppVersion "app.kubernetes.io/part-of" .Release.Name "app.kubernetes.io/managed-by" .Release.Service
+  "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-")) | toYaml }}
 {{- end }}
 
 {{- define "awsnth.metadata" -}}
@@ -52,8 +48,7 @@ labels:
 {{/* Returns the metadata of the objects of the pods. */}}
 {{- define "awsnth.podObjectMetadata" -}}
 labels:
-  {{- include "awsnth.labels" . | nindent 2 }}
-  app.kubernetes.io/component: {{ include "awsnth.component" . }}
+  {{- merge (include "awsnth.podSelector" . | fromYaml) (include "awsnth.labels" . | fromYaml) | toYaml | nindent 2 }}
 {{- end }}
 
 {{/* Returns a pattern of the keys on Nodes that these values write, and the policies must allow in addition. */}}

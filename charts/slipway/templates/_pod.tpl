@@ -2,24 +2,14 @@
 
 {{- define "slipway.pod.metadata" -}}
 labels:
-  {{- include "slipway.labels" (list .root .part) | nindent 2 }}
-  {{- with .values.podLabels }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
+  {{- merge (dict) .values.podLabels (include "slipway.labels" (list .root .part) | fromYaml) | toYaml | nindent 2 }}
+{{- $own := dict }}
+{{- if .files }}{{ $_ := set $own "checksum/config" (sha256sum .files) }}{{ end }}
+{{- if eq .root.Values.metrics.scrape "annotations" }}
+{{- $own = merge $own (dict "prometheus.io/scrape" "true" "prometheus.io/port" (toString .metricsPort)) }}
+{{- end }}
 annotations:
-  {{- if .files }}
-  checksum/config: {{ .files | sha256sum }}
-  {{- end }}
-  {{- if eq .root.Values.metrics.scrape "annotations" }}
-  prometheus.io/scrape: "true"
-  prometheus.io/port: {{ .metricsPort | quote }}
-  {{- end }}
-  {{- with .root.Values.commonAnnotations }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
-  {{- with .values.podAnnotations }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
+  {{- merge (dict) .values.podAnnotations .root.Values.commonAnnotations $own | toYaml | nindent 2 }}
 {{- end }}
 
 {{/* Returns the operating systems of a component's pods that do not use the network of their node. Takes a list: the component's name, its values. */}}

@@ -196,6 +196,76 @@ cloudpool: {enabled: true, clientCA: {secretName: 'NAME'}, tls: {secretName: 'NA
 	}
 }
 
+// TestSharedLabelsAndAnnotationsAreRenderedOnce sets the same keys in several values. Flux and kustomize refuse a key that is there twice,
+// and so does the parser of objects. The value of the pods takes precedence, but no value changes a selector.
+func TestSharedLabelsAndAnnotationsAreRenderedOnce(t *testing.T) {
+	t.Parallel()
+	type metadata struct{ labels, annotations map[string]string }
+	pods := metadata{map[string]string{"a": "pod"}, map[string]string{"prometheus.io/scrape": "false", "a": "pod"}}
+	const slipwayPod = "{podLabels: {a: pod}, podAnnotations: {a: pod}, enabled: true"
+	const selector = "app.kubernetes.io/name: mine, app.kubernetes.io/instance: mine, app.kubernetes.io/component: mine, app.kubernetes.io/version: mine"
+	const aws = handlerImage + "customLabels: {a: object, " + selector + "}\npodLabels: {a: object, k8s-app: mine, " + selector + "}\n" +
+		"nodeSelector: {kubernetes.io/os: mine}\npodAnnotations: {a: object}\nenablePrometheusServer: true\n"
+	for _, c := range []struct {
+		chart, values string
+		want          metadata
+	}{
+		{
+			slipwayChart, registry + "commonLabels: {a: object}\ncommonAnnotations: {a: object, prometheus.io/scrape: 'false'}\n" +
+				"agent: " + slipwayPod + "}\nmanager: " + slipwayPod + "}\ncloudpool: " + slipwayPod + ", nodeGroups: [a], tls: {secretName: a}}", pods,
+		},
+		{
+			slipwayChart, registry + "commonLabels: {a: object}\nmetrics: {scrape: monitors, monitorLabels: {a: monitor}}",
+			metadata{labels: map[string]string{"a": "object"}},
+		},
+		{
+			handlerChart, handlerImage + "commonLabels: {a: object, " + selector + "}\npodLabels: {a: object, " + selector + "}\nlabels: {a: pod}\n" +
+				"commonAnnotations: {a: object, prometheus.io/scrape: 'false'}\npodAnnotations: {a: object}\nannotations: {a: pod}", pods,
+		},
+		{
+			awsHandler, aws + "targetNodeOs: linux windows\nlinuxPodLabels: {a: pod}\nwindowsPodLabels: {a: pod}\nlinuxPodAnnotations: {a: pod}\n" +
+				"windowsPodAnnotations: {a: pod}\npodMonitor: {create: true, labels: {a: monitor, " + selector + "}}",
+			metadata{map[string]string{"a": "pod", "k8s-app": "mine"}, map[string]string{"a": "pod"}},
+		},
+		{
+			awsHandler, aws + queueMode + "serviceMonitor: {create: true, labels: {a: monitor, " + selector + "}}",
+			metadata{map[string]string{"a": "object", "k8s-app": "mine"}, map[string]string{"a": "object"}},
+		},
+	} {
+		checked := 0
+		for _, o := range objects(t, manifest(t, c.chart, release("it", namespace), c.values)) {
+			if strings.HasSuffix(o.GetKind(), "Monitor") && o.GetLabels()["a"] != "monitor" {
+				t.Errorf("%s: %s has the labels %v", c.chart, o.GetKind(), o.GetLabels())
+			}
+			pod := podOf(t, o)
+			if pod == nil {
+				continue
+			}
+			checked++
+			selected, _, err := unstructured.NestedStringMap(o.Object, "spec", "selector", "matchLabels")
+			if err != nil || !labels.SelectorFromSet(selected).Matches(labels.Set(pod.Labels)) {
+				t.Errorf("%s: %s: the selector %v does not select %v: %v", c.chart, o.GetKind(), selected, pod.Labels, err)
+			}
+			if pod.Spec.NodeSelector["kubernetes.io/os"] == "mine" {
+				t.Errorf("%s: %s: nodeSelector %v", c.chart, o.GetKind(), pod.Spec.NodeSelector)
+			}
+			for key, want := range c.want.labels {
+				if got := pod.Labels[key]; got != want {
+					t.Errorf("%s: %s: label %s is %q, want %q", c.chart, o.GetKind(), key, got, want)
+				}
+			}
+			for key, want := range c.want.annotations {
+				if got := pod.Annotations[key]; got != want {
+					t.Errorf("%s: %s: annotation %s is %q, want %q", c.chart, o.GetKind(), key, got, want)
+				}
+			}
+		}
+		if checked == 0 {
+			t.Errorf("%s has no pods", c.chart)
+		}
+	}
+}
+
 // nameKeys matches the keys of fields that are always strings.
 var nameKeys = regexp.MustCompile(`^(name|namespace|serviceAccountName|secretName|priorityClassName|interval|instance|[a-z0-9./-]+/[a-z-]+)$`)
 
