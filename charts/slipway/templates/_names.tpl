@@ -1,13 +1,13 @@
 {{/* The names of the objects, and the labels that select them. */}}
 
+{{/* Returns the prefix of all names. The name of a release may have dots, and the name of a Service may not. */}}
 {{- define "slipway.fullname" -}}
 {{- $name := default .Chart.Name .Values.nameOverride }}
 {{- if .Values.fullnameOverride }}
 {{- .Values.fullnameOverride }}
-{{- else if contains $name .Release.Name }}
-{{- .Release.Name | trunc 47 | trimSuffix "-" }}
 {{- else }}
-{{- printf "%s-%s" .Release.Name $name | trunc 47 | trimSuffix "-" }}
+{{- $release := replace "." "-" .Release.Name }}
+{{- ternary $release (printf "%s-%s" $release $name) (contains $name $release) | trunc 47 | trimAll "-" }}
 {{- end }}
 {{- end }}
 

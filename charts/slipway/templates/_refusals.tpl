@@ -36,9 +36,17 @@ Refuses values that contradict each other. Each error tells what is wrong and wh
 {{- include "slipway.refusals.labels" (dict "value" "metrics.dashboard.labels" "labels" .Values.metrics.dashboard.labels) }}
 {{- include "slipway.refusals.placeholders" .Values.placeholders }}
 {{- include "slipway.refusals.accounts" . }}
+{{- if or .Values.manager.enabled .Values.cloudpool.enabled }}{{ include "slipway.refusals.serviceName" (include "slipway.fullname" .) }}{{ end }}
 {{- if .Values.agent.enabled }}{{ include "slipway.refusals.agent" . }}{{ include "slipway.refusals.receivers" . }}{{ end }}
 {{- if .Values.manager.enabled }}{{ include "slipway.refusals.manager" . }}{{ end }}
 {{- if .Values.cloudpool.enabled }}{{ include "slipway.refusals.cloudpool" . }}{{ end }}
+{{- end }}
+
+{{/* Refuses a prefix of the names that begins with a digit. Manager and cloudpool have Services. Takes the prefix. */}}
+{{- define "slipway.refusals.serviceName" -}}
+{{- if regexMatch "^[0-9]" . }}
+{{- fail (printf "the names of all objects would begin with %q, and the name of a Service must begin with a letter: want fullnameOverride or another name of the release" .) }}
+{{- end }}
 {{- end }}
 
 {{/* Refuses a missing account, annotations that no account would get, and one account for two components: each policy would limit both. */}}

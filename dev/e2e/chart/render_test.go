@@ -3,6 +3,7 @@ package chart_test
 import (
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -22,6 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/yaml"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
@@ -262,6 +264,35 @@ func TestSharedLabelsAndAnnotationsAreRenderedOnce(t *testing.T) {
 		}
 		if checked == 0 {
 			t.Errorf("%s has no pods", c.chart)
+		}
+	}
+}
+
+// TestServicesHaveValidNames uses names of releases that are longer or have other characters than the name of a Service may have.
+func TestServicesHaveValidNames(t *testing.T) {
+	t.Parallel()
+	c := onlyTemplates(t, "deployment.yaml")
+	for name, want := range map[string]string{
+		"slipway":                            "slipway-manager",
+		"a.b":                                "a-b-slipway-manager",
+		"slipway.prod":                       "slipway-prod-manager",
+		strings.Repeat("a", 38) + ".slipway": strings.Repeat("a", 38) + "-slipway-manager",
+		strings.Repeat("a", 39) + ".slipway": strings.Repeat("a", 39) + "-slipway-manager",
+		strings.Repeat("a", 46) + ".slipwa":  strings.Repeat("a", 46) + "-manager",
+		strings.Repeat("a", 45) + "--slipwa": strings.Repeat("a", 45) + "-manager",
+	} {
+		files, err := templates(t, c, release(name, namespace), values(t, registry+withManager))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := objects(t, files[path.Join(slipwayChart, "templates", "manager", "deployment.yaml")])
+		for _, o := range all {
+			if problems := validation.IsDNS1035Label(o.GetName()); o.GetKind() == "Service" && (o.GetName() != want || len(problems) > 0) {
+				t.Errorf("release %s: Service %s, want %s: %v", name, o.GetName(), want, problems)
+			}
+		}
+		if kinds(all)["Service"] != 1 {
+			t.Errorf("release %s: %v, want one Service", name, names(all))
 		}
 	}
 }

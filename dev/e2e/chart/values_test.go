@@ -245,6 +245,7 @@ var refusals = []refusal{
 		"images of another release", "image: {registry: a, release: v0.0.9}",
 		"image.release: v0.0.9, but this chart is of v0.1.0: the images would be of the earlier release",
 	},
+	{"a Service that begins with a digit", "fullnameOverride: 2nd", `would begin with "2nd", and the name of a Service must begin with a letter: want fullnameOverride`},
 	// The schema refuses these values.
 	{"the values of an earlier chart", "placement: null", "missing property 'placement'"},
 	{"a digest without its algorithm", "image: {registry: a, agent: {digest: abc}}", "at '/image/agent/digest'"},
