@@ -86,6 +86,25 @@ func TestDocumentedNetworkPolicyReachesOpenStack(t *testing.T) {
 	}
 }
 
+// TestHandlerPolicyAllowsOneAddressOfTheControlPlane checks the prefix of the address. A /32 of IPv6 has 2^96 addresses.
+func TestHandlerPolicyAllowsOneAddressOfTheControlPlane(t *testing.T) {
+	t.Parallel()
+	for address, want := range map[string]string{"203.0.113.7": "203.0.113.7/32", "2001:db8::7": "2001:db8::7/128"} {
+		all := objects(t, manifest(t, handlerChart, release(handlerChart, "kube-system"), handlerImage+"networkPolicy: {enabled: true, controlPlaneIP: '"+address+"'}"))
+		var got []string
+		for _, rule := range find[networkingv1.NetworkPolicy](t, all, "NetworkPolicy", handlerChart).Spec.Egress {
+			for _, to := range rule.To {
+				if rule.Ports[0].Port.IntValue() == 443 {
+					got = append(got, to.IPBlock.CIDR)
+				}
+			}
+		}
+		if !slices.Equal(got, []string{want}) {
+			t.Errorf("%s: port 443 of %q is allowed, want %s", address, got, want)
+		}
+	}
+}
+
 // TestHandlerNotesDescribeNetworkPolicy checks the notes about a policy in force. The policy may block a webhook.
 func TestHandlerNotesDescribeNetworkPolicy(t *testing.T) {
 	t.Parallel()
