@@ -46,13 +46,18 @@ func TestImageHasOwnTagOrDigest(t *testing.T) {
 	const digest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 	own := "agent: {repository: a, tag: v2}, slipway: {repository: b/c, digest: '" + digest + "'}"
 	for text, want := range map[string][2]string{
-		"":                       {"example.com/slipway-agent:v0.1.0", "example.com/slipway:v0.1.0"},
-		"tag: v1":                {"example.com/slipway-agent:v1", "example.com/slipway:v1"},
-		own:                      {"example.com/a:v2", "example.com/b/c@" + digest},
-		"agent: {tag: v2}":       {"example.com/slipway-agent:v2", "example.com/slipway:v0.1.0"},
-		"agent: {repository: x}": {"example.com/x:v0.1.0", "example.com/slipway:v0.1.0"},
+		"":                                    {"example.com/slipway-agent:v0.1.0", "example.com/slipway:v0.1.0"},
+		"tag: v1":                             {"example.com/slipway-agent:v1", "example.com/slipway:v1"},
+		own:                                   {"example.com/a:v2", "example.com/b/c@" + digest},
+		"agent: {tag: v2}":                    {"example.com/slipway-agent:v2", "example.com/slipway:v0.1.0"},
+		"agent: {repository: x}":              {"example.com/x:v0.1.0", "example.com/slipway:v0.1.0"},
+		"registry: '127.0.0.1:5000/a/b-c__d'": {"127.0.0.1:5000/a/b-c__d/slipway-agent:v0.1.0", "127.0.0.1:5000/a/b-c__d/slipway:v0.1.0"},
+		"registry: '[fd00::1]:5000'":          {"[fd00::1]:5000/slipway-agent:v0.1.0", "[fd00::1]:5000/slipway:v0.1.0"},
 	} {
-		all := objects(t, manifest(t, slipwayChart, release(slipwayChart, namespace), "image: {registry: example.com/, "+text+"}\n"+cloudpoolValues+"}"))
+		if !strings.Contains(text, "registry: ") {
+			text = "registry: example.com/, " + text
+		}
+		all := objects(t, manifest(t, slipwayChart, release(slipwayChart, namespace), "image: {"+text+"}\n"+cloudpoolValues+"}"))
 		got := [2]string{find[appsv1.DaemonSet](t, all, "DaemonSet", "slipway-agent").Spec.Template.Spec.Containers[0].Image}
 		for _, name := range []string{"slipway-manager", "slipway-cloudpool"} {
 			got[1] = find[appsv1.Deployment](t, all, "Deployment", name).Spec.Template.Spec.Containers[0].Image

@@ -249,6 +249,9 @@ var refusals = []refusal{
 	// The schema refuses these values.
 	{"the values of an earlier chart", "placement: null", "missing property 'placement'"},
 	{"a digest without its algorithm", "image: {registry: a, agent: {digest: abc}}", "at '/image/agent/digest'"},
+	{"a registry with a scheme", "image: {registry: 'https://registry.example.com/slipway'}", "at '/image/registry'"},
+	{"a registry with a tag", "image: {registry: 'registry.example.com/slipway:v1'}", "at '/image/registry'"},
+	{"a tag with its colon", "image: {registry: a, tag: ':v1'}", "at '/image/tag'"},
 	{"an empty selector of managed nodes", "placement: {managedNodes: [{}]}", "at '/placement/managedNodes/0': minProperties: got 0, want 1"},
 	{"an unknown value", "agnet: {}", "additional properties 'agnet' not allowed"},
 	{"an unknown key of the agent's file", "agent: {config: {onFreez: drain}}", "additional properties 'onFreez' not allowed"},

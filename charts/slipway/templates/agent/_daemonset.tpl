@@ -62,7 +62,7 @@ spec:
       terminationGracePeriodSeconds: {{ include "slipway.agent.stopSeconds" $v.config | int | add 30 }}
       containers:
         - name: agent
-          image: {{ include "slipway.image" (list $root $v.binary) }}
+          image: {{ include "slipway.image" (list $root $v.binary) | quote }}
           imagePullPolicy: {{ $root.Values.image.pullPolicy }}
           args:
             {{- if eq $v.binary "slipway" }}
