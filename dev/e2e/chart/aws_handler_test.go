@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -156,6 +157,39 @@ func TestAWSHandlerValuesReachTheProgram(t *testing.T) {
 		}
 		if diff := cmp.Diff(expected, got, cmpopts.IgnoreUnexported(awsnth.Options{}), cmpopts.IgnoreFields(awsnth.Options{}, "Warnings")); diff != "" {
 			t.Errorf("%s: -want +got:\n%s", text, diff)
+		}
+	}
+}
+
+// TestAWSHandlerPoliciesLimitEveryWrite checks that a policy of each mode covers every resource that the handler may write. The queue mode
+// writes Events about nodes and about its own pod, which no policy limits.
+func TestAWSHandlerPoliciesLimitEveryWrite(t *testing.T) {
+	t.Parallel()
+	for mode, unlimited := range map[string]map[string]bool{"": nil, queueMode: {"events": true}} {
+		limited := map[string]bool{}
+		var rules []rbacv1.PolicyRule
+		all := objects(t, manifest(t, awsHandler, release(awsHandler, "kube-system"), handlerImage+mode))
+		for _, o := range all {
+			switch o.GetKind() {
+			case "ValidatingAdmissionPolicy":
+				for _, r := range find[admissionregistrationv1.ValidatingAdmissionPolicy](t, all, o.GetKind(), o.GetName()).Spec.MatchConstraints.ResourceRules {
+					for _, resource := range r.Resources {
+						limited[resource] = true
+					}
+				}
+				binding := find[admissionregistrationv1.ValidatingAdmissionPolicyBinding](t, all, o.GetKind()+"Binding", o.GetName())
+				check(t, binding.Spec.PolicyName == o.GetName(), "%q: the binding of %s names %s", mode, o.GetName(), binding.Spec.PolicyName)
+			case "ClusterRole", "Role":
+				rules = append(rules, find[rbacv1.ClusterRole](t, all, o.GetKind(), o.GetName()).Rules...)
+			}
+		}
+		for _, rule := range rules {
+			if !slices.ContainsFunc(rule.Verbs, func(verb string) bool { return !slices.Contains([]string{"get", "list", "watch"}, verb) }) {
+				continue
+			}
+			for _, resource := range rule.Resources {
+				check(t, limited[resource] != unlimited[resource], "%q: the rights are %v of %s, limited by a policy: %t", mode, rule.Verbs, resource, limited[resource])
+			}
 		}
 	}
 }

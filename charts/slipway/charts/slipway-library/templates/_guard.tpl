@@ -223,43 +223,7 @@ aks-node-termination-handler/|aws-node-termination-handler/|node[.]kubernetes[.]
 ---
 {{ include "slipway.guard.pods" (merge (dict "who" "a Slipway agent" "ownNode" true) .) }}
 ---
-apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingAdmissionPolicy
-metadata:
-  name: {{ .name }}-eviction
-  {{- .metadata | nindent 2 }}
-spec:
-  failurePolicy: Fail
-  matchConstraints:
-    resourceRules:
-      - apiGroups: [""]
-        apiVersions: [v1]
-        resources: [pods/eviction]
-        operations: [CREATE]
-  matchConditions:
-    - name: an-agent
-      expression: request.userInfo.username == 'system:serviceaccount:{{ .namespace }}:{{ .account }}'
-  validations:
-    - expression: request.userInfo.?extra[?'authentication.kubernetes.io/node-name'][?0].orValue('') != ''
-      message: the token of a Slipway agent must be bound to its pod or node, and this one does not say which node it is of
-      reason: Forbidden
-    - expression: object.?deleteOptions.?preconditions.?uid.orValue('') != ''
-      message: a Slipway agent evicts no pod without its UID as the precondition
-      reason: Forbidden
-    {{- if not .zeroGrace }}
-    - expression: object.?deleteOptions.?gracePeriodSeconds.orValue(1) != 0
-      message: a Slipway agent evicts no pod with a grace period of 0, which leaves it no time to stop
-      reason: Forbidden
-    {{- end }}
----
-apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingAdmissionPolicyBinding
-metadata:
-  name: {{ .name }}-eviction
-  {{- .metadata | nindent 2 }}
-spec:
-  policyName: {{ .name }}-eviction
-  validationActions: [Deny]
+{{ include "slipway.guard.eviction" (merge (dict "who" "a Slipway agent" "ownNode" true) .) }}
 ---
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
@@ -348,6 +312,56 @@ spec:
   policyName: {{ .name }}-event
   validationActions: [Deny]
 ---
+{{ include "slipway.guard.lease" (merge (dict "who" "a Slipway agent" "ownNode" true "leases" "slipway-drain-([0-9]|1[0-5])"
+  "leaseWords" "those of drain slots, slipway-drain-0 to slipway-drain-15" "holds" "a drain slot") .) }}
+{{- end }}
+
+{{/* The policy that limits an account's evictions. Takes further keys: who (for messages), ownNode (the token belongs to one node). */}}
+{{- define "slipway.guard.eviction" -}}
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: {{ .name }}-eviction
+  {{- .metadata | nindent 2 }}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+      - apiGroups: [""]
+        apiVersions: [v1]
+        resources: [pods/eviction]
+        operations: [CREATE]
+  matchConditions:
+    - name: the-account
+      expression: request.userInfo.username == 'system:serviceaccount:{{ .namespace }}:{{ .account }}'
+  validations:
+    {{- with include "slipway.guard.boundToken" . | trim }}
+    {{- . | nindent 4 }}
+    {{- end }}
+    - expression: object.?deleteOptions.?preconditions.?uid.orValue('') != ''
+      message: {{ .who }} evicts no pod without its UID as the precondition
+      reason: Forbidden
+    {{- if not .zeroGrace }}
+    - expression: object.?deleteOptions.?gracePeriodSeconds.orValue(1) != 0
+      message: {{ .who }} evicts no pod with a grace period of 0, which leaves it no time to stop
+      reason: Forbidden
+    {{- end }}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: {{ .name }}-eviction
+  {{- .metadata | nindent 2 }}
+spec:
+  policyName: {{ .name }}-eviction
+  validationActions: [Deny]
+{{- end }}
+
+{{/*
+The policy that limits an account's Leases. Takes further keys: who, leases (a pattern of the names), leaseWords and holds (the same for
+messages), ownNode (the token belongs to one node, which is the holder).
+*/}}
+{{- define "slipway.guard.lease" -}}
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
 metadata:
@@ -362,7 +376,7 @@ spec:
         resources: [leases]
         operations: [CREATE, UPDATE]
   matchConditions:
-    - name: an-agent
+    - name: the-account
       expression: request.userInfo.username == 'system:serviceaccount:{{ .namespace }}:{{ .account }}'
     {{- if .surge }}
     # {{ .name }}-surge-lease limits these.
@@ -370,18 +384,20 @@ spec:
       expression: "!object.metadata.?name.orValue('').startsWith('slipway-surge-')"
     {{- end }}
   validations:
-    - expression: request.userInfo.?extra[?'authentication.kubernetes.io/node-name'][?0].orValue('') != ''
-      message: the token of a Slipway agent must be bound to its pod or node, and this one does not say which node it is of
-      reason: Forbidden
+    {{- with include "slipway.guard.boundToken" . | trim }}
+    {{- . | nindent 4 }}
+    {{- end }}
     # RBAC cannot limit the names of created objects. Without this rule, a stolen token could create the manager's Lease.
-    - expression: object.metadata.?name.orValue('').matches('^slipway-drain-([0-9]|1[0-5])$')
-      message: a Slipway agent writes no Leases but those of drain slots, slipway-drain-0 to slipway-drain-15
+    - expression: object.metadata.?name.orValue('').matches('^{{ .leases }}$')
+      message: {{ .who }} writes no Leases but {{ .leaseWords }}
       reason: Forbidden
+    {{- if .ownNode }}
     - expression: object.spec.?holderIdentity.orValue('') in ['', request.userInfo.?extra[?'authentication.kubernetes.io/node-name'][?0].orValue('')]
-      message: a Slipway agent holds a drain slot for its own node alone (spec.holderIdentity)
+      message: {{ .who }} holds {{ .holds }} for its own node alone (spec.holderIdentity)
       reason: Forbidden
+    {{- end }}
     - expression: object.spec.?leaseDurationSeconds.orValue(1) <= 120
-      message: a Slipway agent holds a drain slot for 120 s at most (spec.leaseDurationSeconds), and renews it
+      message: {{ .who }} holds {{ .holds }} for 120 s at most (spec.leaseDurationSeconds), and renews it
       reason: Forbidden
 ---
 apiVersion: admissionregistration.k8s.io/v1
@@ -391,6 +407,80 @@ metadata:
   {{- .metadata | nindent 2 }}
 spec:
   policyName: {{ .name }}-lease
+  validationActions: [Deny]
+{{- end }}
+
+{{/*
+The policy that limits the EvictionRequests of an account that drains every node. Takes further keys: who, clients (values of the label
+slipway.dev/drain-client).
+*/}}
+{{- define "slipway.guard.drainRequest" -}}
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: {{ .name }}-eviction-request
+  {{- .metadata | nindent 2 }}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+      - apiGroups: [lifecycle.k8s.io]
+        apiVersions: ['*']
+        resources: [evictionrequests]
+        operations: [CREATE, UPDATE, DELETE]
+  matchConditions:
+    - name: the-account
+      expression: request.userInfo.username == 'system:serviceaccount:{{ .namespace }}:{{ .account }}'
+  variables:
+    - name: requests
+      expression: '[dyn(object), dyn(oldObject)].filter(o, o != null)'
+    - name: metadata
+      expression: dyn(object).metadata
+    - name: oldMetadata
+      expression: dyn(oldObject).metadata
+    - name: spec
+      expression: dyn(object).spec
+    - name: oldSpec
+      expression: dyn(oldObject).spec
+    - name: owners
+      expression: variables.metadata.?ownerReferences.orValue([])
+    - name: uid
+      expression: variables.spec.?target.?pod.?uid.orValue('')
+  validations:
+    # In queue mode, a process drains as the agent of a node would, with the client queue-agent.
+    - expression: >-
+        variables.requests.all(r, r.spec.requester == 'slipway.dev/drain'
+        && r.metadata.?labels[?'slipway.dev/drain-client'].orValue('') in ['{{ join "', '" .clients }}'])
+      message: >-
+        {{ .who }} writes no EvictionRequests but its own: of the requester slipway.dev/drain, with the label
+        slipway.dev/drain-client and the value {{ join " or " .clients }}
+      reason: Forbidden
+    - expression: >-
+        request.operation != 'CREATE' || variables.metadata.?finalizers.orValue([]).size() == 0
+        && variables.metadata.?name.orValue('')
+        == 'slipway-' + variables.metadata.?labels[?'slipway.dev/drain-client'].orValue('') + '-' + variables.uid
+        && variables.owners.size() == 1 && variables.owners.all(o, o.apiVersion == 'v1' && o.kind == 'Pod' && o.uid == variables.uid)
+      message: >-
+        an EvictionRequest of {{ .who }} is named slipway-CLIENT-UID with the pod's UID, has the pod as its only owner, and has
+        no finalizers
+      reason: Forbidden
+    - expression: >-
+        request.operation != 'UPDATE'
+        || variables.metadata.all(k, k in ['managedFields', 'resourceVersion', 'generation'] ||
+        k in variables.oldMetadata && variables.oldMetadata[k] == variables.metadata[k])
+        && variables.oldMetadata.all(k, k == 'managedFields' || k in variables.metadata)
+        && variables.spec.all(k, k == 'intent' || k in variables.oldSpec && variables.oldSpec[k] == variables.spec[k])
+        && variables.oldSpec.all(k, k in variables.spec)
+      message: {{ .who }} changes nothing of an EvictionRequest but spec.intent
+      reason: Forbidden
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: {{ .name }}-eviction-request
+  {{- .metadata | nindent 2 }}
+spec:
+  policyName: {{ .name }}-eviction-request
   validationActions: [Deny]
 {{- end }}
 
