@@ -31,6 +31,9 @@ var killWorkers = flag.Int("surge.workers", 8, "how many nodes to drain at the s
 // stopTime is how long the first stopped request of a kill waits for the others. The timeout of a request of a surge is 4 s.
 const stopTime = 2500 * time.Millisecond
 
+// killedDrainTimeout limits a drain with up to maxLives kills. After each kill, a surge has to wait until the record has expired.
+const killedDrainTimeout = 15 * time.Minute
+
 // killAtAllRequests kills each program before and after each request of a drain. Each kill interrupts one request of each surge. So a
 // drain of 30 Deployments needs far fewer drains than it has requests.
 func killAtAllRequests(t *testing.T) {
@@ -246,7 +249,7 @@ func (c *killCourse) describeCrashes() (all []crash) {
 // (I11). It returns the requests of the program. The batch may have several kills, each of another life of the program.
 func (w *killWorker) drainNext(b *killBatch) (all []faultproxy.Request, c *killCourse) {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), testbed.TestTimeout)
+	ctx, cancel := context.WithTimeout(w.t.Context(), killedDrainTimeout)
 	defer cancel()
 	w.ctx = ctx
 	w.drains++
