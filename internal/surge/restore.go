@@ -117,14 +117,14 @@ func (s *Surger) RestoreExpired(ctx context.Context) {
 // restores are the records that this process restores now. A request that hangs delays only its own record.
 type restores struct {
 	mu    sync.Mutex
-	names map[string]bool
+	names map[string]bool // true until the size is restored
 }
 
-// start returns false if this record, or maxConcurrentRestores others, are being restored. Otherwise the caller calls done at the end.
+// start returns false if this record is being restored, or if the sizes of maxConcurrentRestores others are. Otherwise the caller calls done at the end.
 func (r *restores) start(name string) (done func(), ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.names[name] || len(r.names) >= maxConcurrentRestores {
+	if _, running := r.names[name]; running || r.countUrgent() >= maxConcurrentRestores {
 		return nil, false
 	}
 	if r.names == nil {
@@ -138,10 +138,29 @@ func (r *restores) start(name string) (done func(), ok bool) {
 	}, true
 }
 
+// freeSlot lets another record be restored, because the size of this one is.
+func (r *restores) freeSlot(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.names[name] {
+		r.names[name] = false
+	}
+}
+
 func (r *restores) isFull() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return len(r.names) >= maxConcurrentRestores
+	return r.countUrgent() >= maxConcurrentRestores
+}
+
+// countUrgent returns the number of records whose size is not restored yet. The caller has locked mu.
+func (r *restores) countUrgent() (n int) {
+	for _, urgent := range r.names {
+		if urgent {
+			n++
+		}
+	}
+	return n
 }
 
 // restoreWithRetries restores a record, and tries again while it belongs to this process. Otherwise it would first have to expire again.
@@ -202,15 +221,35 @@ func (s *Surger) restoreExpired(ctx context.Context, l kubeapi.Lease) error {
 		}
 		return fmt.Errorf("%w: %w", errNotTaken, err)
 	}
+	renewing, stop := context.WithCancel(ctx)
+	var renewals sync.WaitGroup
+	defer renewals.Wait()
+	defer stop()
+	renewals.Go(func() { h.keepRenewed(renewing, stop) })
 	changedBy, before, err := s.lower(lowering, h, r)
 	if err != nil {
 		return err
 	}
+	s.restoring.freeSlot(l.Name)
 	// The deletion cost is set only while the successor receives traffic. So until the controllers have acted, it stays, and the leaving
 	// pod goes.
-	s.awaitSettled(ctx, h, r)
-	ctx, cancelLast := context.WithTimeout(ctx, restoreTimeout)
+	if !r.AwaitsLateRequest {
+		settling, cancelSettling := context.WithTimeout(ctx, settleWait)
+		defer cancelSettling()
+		s.awaitSettled(settling, h, r)
+	}
+	lastTime := restoreTimeout
+	if ctx.Err() != nil { // the process ends
+		lastTime = requestTimeout
+	}
+	ctx, cancelLast := context.WithTimeout(context.WithoutCancel(ctx), lastTime)
 	defer cancelLast()
+	switch {
+	case h.isLost():
+		return nil
+	case !h.isHeld():
+		return errNotRenewed
+	}
 	mayCostCome, err := s.restoreCost(ctx, r)
 	if err != nil {
 		return err
@@ -288,30 +327,37 @@ func (s *Surger) restoreCost(ctx context.Context, r *record) (mayCome bool, err 
 	return !found, err
 }
 
-// awaitSettled waits until the controllers have removed the surplus pods after the size was lowered, for up to settleWait. Until then
-// the record has to stay: another process would count the successor as a pod that stays, and evict the leaving pod, while the controllers
-// delete the successor. An autoscaler takes minutes, so this does not wait for it. It renews h while it waits.
-func (s *Surger) awaitSettled(ctx context.Context, h *hold, r *record) {
-	ctx, cancel := context.WithTimeout(ctx, settleWait)
-	defer cancel()
-	for renewed := time.Now(); !r.Target.isScaler(); {
-		z, err := s.readSize(ctx, r.Target)
-		if errors.Is(err, errTargetGone) || err == nil && (!isSame(z.value, r.From) || hasNoSurplus(r.Target, z.workload)) {
-			return
+// awaitSettled waits until the controller of the pod has removed the surplus pods after the size was lowered, and returns false if ctx ends
+// or h is lost before. Until then the record has to stay: another process would count the successor as a pod that stays, and evict
+// the leaving pod, while the controller deletes the successor. An autoscaler takes minutes, so this does not wait for it.
+func (s *Surger) awaitSettled(ctx context.Context, h *hold, r *record) bool {
+	if r.Target.isScaler() || r.ReplicaSet.UID == "" {
+		return true
+	}
+	ref := r.controllerRef()
+	for {
+		w, err := call(ctx, func(ctx context.Context) (*kubeapi.Workload, error) { return s.api.GetWorkload(ctx, ref) })
+		o := owners{top: w, ref: ref}
+		switch {
+		case kubeapi.IsNotFound(err), err == nil && w.UID != r.ReplicaSet.UID:
+			return true
+		case err == nil && o.isObserved() && toMinSize(w.Spec.Replicas) <= toMinSize(r.From) && w.Status.Replicas <= toMinSize(w.Spec.Replicas):
+			return true
+		case err == nil && toMinSize(w.Spec.Replicas) > r.To: // its user has set a larger size
+			return true
 		}
-		if !elapsed.Sleep(ctx, retryPause) {
-			return
-		}
-		if h != nil && time.Since(renewed) >= renewInterval {
-			h.renew(ctx)
-			renewed = time.Now()
+		if h.isLost() || !elapsed.Sleep(ctx, retryPause) {
+			return false
 		}
 	}
 }
 
-// hasNoSurplus reports whether the controllers have removed all pods above the size of a target.
-func hasNoSurplus(t sizeTarget, w *kubeapi.Workload) bool {
-	return owners{top: w, ref: t.ref()}.isObserved() && w.Status.Replicas <= toMinSize(w.Spec.Replicas)
+// controllerRef returns the controller of the pod. Only a Deployment or a Rollout has another one below it.
+func (r *record) controllerRef() kubeapi.ObjectRef {
+	if r.ReplicaSet.UID == r.Owner.UID {
+		return kubeapi.ObjectRef{APIVersion: r.Owner.APIVersion, Kind: r.Owner.Kind, Namespace: r.ReplicaSet.Namespace, Name: r.ReplicaSet.Name}
+	}
+	return kubeapi.ObjectRef{APIVersion: "apps/v1", Kind: "ReplicaSet", Namespace: r.ReplicaSet.Namespace, Name: r.ReplicaSet.Name}
 }
 
 // errPodLeft: the pod is gone, is terminating, or was replaced by another of the same name.

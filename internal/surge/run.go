@@ -885,6 +885,8 @@ func (x *surgeRun) end(ctx context.Context, cause error) error {
 	x.awaitDeparture(ctx)
 	restoring, cancel := context.WithTimeout(context.WithoutCancel(ctx), restoreTimeout)
 	defer cancel()
+	settling, cancelSettling := context.WithTimeout(restoring, restoreTimeout-requestTimeout)
+	defer cancelSettling()
 	h := x.hold
 	// After an outage, another process may have restored the size, and a later surge may have raised it.
 	for !h.isHeld() && !h.isLost() && !h.renew(restoring) && elapsed.Sleep(restoring, retryPause) {
@@ -929,14 +931,14 @@ func (x *surgeRun) end(ctx context.Context, cause error) error {
 		x.result.RestoreErr = err
 		return cause
 	}
-	if x.raised && !x.left {
-		settling, cancel := context.WithTimeout(restoring, restoreTimeout-requestTimeout)
-		defer cancel()
-		x.s.awaitSettled(settling, h, x.record)
-	}
 	if x.unansweredCost || x.unanswered != "" && x.unanswered == last.resourceVersion {
 		// The request may still be carried out. Another process looks again when the record has expired.
 		return cause
+	}
+	pods, known := x.pods.snapshot()
+	stays := !known || slices.ContainsFunc(pods, func(p podState) bool { return p.uid == x.request.Pod.UID && p.isActive() })
+	if x.raised && !x.left && stays && !isAlone && !x.s.awaitSettled(settling, h, x.record) {
+		return cause // another process waits longer
 	}
 	if !isAlone {
 		x.result.RestoreErr = h.release(restoring)
