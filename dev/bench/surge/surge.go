@@ -421,6 +421,10 @@ func (b *surgeBench) measureAgent(ctx context.Context, t *target) ([]result.Resu
 		return nil, err
 	}
 	ended := time.Now()
+	_, peak, err := agent.ResidentMemory() // the agent ends soon, with its machine
+	if err != nil {
+		return nil, err
+	}
 	requests, err := b.ReadAuditLog(controlplane.AuditFilter{Since: event.VisibleAt})
 	if err != nil {
 		return nil, err
@@ -430,10 +434,6 @@ func (b *surgeBench) measureAgent(ctx context.Context, t *target) ([]result.Resu
 		return nil, errors.New("the audit log has no cordon by the agent after its notice")
 	}
 	took := drainTime{drain: ended.Sub(cordoned), notice: cordoned.Sub(event.VisibleAt), poll: source.DefaultInterval}
-	_, peak, err := agent.ResidentMemory()
-	if err != nil {
-		return nil, err
-	}
 	rows, err := b.newDrainResults(ctx, t, "slipway-agent", took, result.AtMost(1.2),
 		fmt.Sprintf("a Terminate notice; the node was cordoned %.1f s after it, and the drain took until the end of the last pod", took.notice.Seconds()))
 	return append(rows, result.Result{
