@@ -295,10 +295,13 @@ func (h *hold) isDeleted() bool {
 }
 
 // renew renews the Lease, and reports whether it did.
-func (h *hold) renew(ctx context.Context) bool {
+func (h *hold) renew(ctx context.Context) bool { return h.writeInTurn(ctx) == nil }
+
+// writeInTurn writes the Lease once no other request for it is in flight.
+func (h *hold) writeInTurn(ctx context.Context) error {
 	h.turn <- struct{}{}
 	defer func() { <-h.turn }()
-	return h.write(ctx, h.lease) == nil
+	return h.write(ctx, h.lease)
 }
 
 // setRecord makes each following write of the Lease contain another record.
@@ -331,9 +334,7 @@ func (h *hold) replace(ctx context.Context, r *record) error {
 		return err
 	}
 	for {
-		h.turn <- struct{}{}
-		err := h.write(ctx, h.lease)
-		<-h.turn
+		err := h.writeInTurn(ctx)
 		if err == nil {
 			return nil
 		}

@@ -268,34 +268,14 @@ func (s *Surger) restoreExpired(ctx context.Context, l kubeapi.Lease) error {
 }
 
 // takeOver writes this process into the Lease, if the Lease has not changed since it was read. It tries up to takeOverTries times, until
-// the API server has answered. After a conflict it reads the Lease: the conflict may be with this write, if its answer was lost, or a
-// proxy has repeated it.
+// the API server has answered. The error is errRecordLost if another process was faster.
 func (h *hold) takeOver(ctx context.Context) error {
-	began := time.Now() // of the first try: others may count from there
 	for try := 1; ; try++ {
-		next := h.lease
-		h.s.setHolder(&next, time.Now())
-		made, err := call(ctx, func(ctx context.Context) (*kubeapi.Lease, error) { return h.s.api.UpdateLease(ctx, next) })
-		if kubeapi.IsConflict(err) || kubeapi.UnknownResult(err) {
-			current, readErr := call(ctx, func(ctx context.Context) (*kubeapi.Lease, error) {
-				return h.s.api.GetLease(ctx, next.Namespace, next.Name)
-			})
-			switch {
-			case readErr == nil && current.UID == next.UID && current.Spec.HolderIdentity == h.s.options.Identity &&
-				current.ResourceVersion != next.ResourceVersion:
-				made, err = current, nil
-			case readErr == nil && current.ResourceVersion != next.ResourceVersion, kubeapi.IsNotFound(readErr):
-				return errRecordLost
-			}
-		}
-		if err == nil {
-			h.lease = *made
-			h.mu.Lock()
-			h.renewed = began
-			h.mu.Unlock()
+		err := h.writeInTurn(ctx)
+		switch {
+		case err == nil:
 			return nil
-		}
-		if kubeapi.IsNotFound(err) {
+		case h.isLost():
 			return errRecordLost
 		}
 		if pauseErr := pauseAfter(ctx, err); pauseErr != nil || try == takeOverTries || !elapsed.Sleep(ctx, rand.N(retryPause)) {

@@ -775,11 +775,13 @@ func (x *surgeRun) findOtherVictim(pods []podState) string {
 
 // hasLeft reports whether the pod is terminating or gone, and remembers it.
 func (x *surgeRun) hasLeft(pods []podState) bool {
-	i := slices.IndexFunc(pods, func(p podState) bool { return p.uid == x.request.Pod.UID })
-	if i < 0 || !pods[i].isActive() {
-		x.left = true
-	}
+	x.left = x.left || !x.staysIn(pods)
 	return x.left
+}
+
+// staysIn reports whether the pod is one of these pods, and not terminating.
+func (x *surgeRun) staysIn(pods []podState) bool {
+	return slices.ContainsFunc(pods, func(p podState) bool { return p.uid == x.request.Pod.UID && p.isActive() })
 }
 
 func (x *surgeRun) hasReadySuccessor(pods []podState) bool {
@@ -859,7 +861,7 @@ func (x *surgeRun) awaitDeparture(ctx context.Context) {
 	defer cancel()
 	for {
 		pods, known := x.pods.snapshot()
-		stays := slices.ContainsFunc(pods, func(p podState) bool { return p.uid == x.request.Pod.UID && p.isActive() })
+		stays := x.staysIn(pods)
 		hasSuccessor := slices.ContainsFunc(pods, func(p podState) bool { return !x.before[p.uid] && p.isActive() && p.unschedulable == "" })
 		if !known || !stays || !x.lowered && !hasSuccessor {
 			return
@@ -936,13 +938,11 @@ func (x *surgeRun) end(ctx context.Context, cause error) error {
 		return cause
 	}
 	pods, known := x.pods.snapshot()
-	stays := !known || slices.ContainsFunc(pods, func(p podState) bool { return p.uid == x.request.Pod.UID && p.isActive() })
-	if x.raised && !x.left && stays && !isAlone && !x.s.awaitSettled(settling, h, x.record) {
-		return cause // another process waits longer
+	mayStay := !x.left && (!known || x.staysIn(pods))
+	if h == nil || x.raised && mayStay && !x.s.awaitSettled(settling, h, x.record) {
+		return cause // another process waits longer, if there is a record
 	}
-	if !isAlone {
-		x.result.RestoreErr = h.release(restoring)
-	}
+	x.result.RestoreErr = h.release(restoring)
 	return cause
 }
 
