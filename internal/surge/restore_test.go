@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/testing/check"
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
@@ -23,6 +24,16 @@ func firstOnly(request string, f fault) func(string) fault {
 		done = true
 		return f
 	}
+}
+
+// onlyRecord returns the Lease of the only record.
+func (p *process) onlyRecord(ctx context.Context) kubeapi.Lease {
+	t := p.client.t
+	t.Helper()
+	leases, err := p.client.ListCachedLeases(ctx, "slipway", "")
+	must.NoError(t, err)
+	must.Not(t, len(leases) != 1, "%d records", len(leases))
+	return leases[0]
 }
 
 func TestI11RepeatedRequestRaisesOnce(t *testing.T) {
@@ -92,10 +103,8 @@ func TestTakeOverGoesOnWithoutAClearAnswer(t *testing.T) {
 				p.surge(leaving, time.Time{}, nil)
 				check.Is(t, 2, c.currentField())
 				other.client.faultOf = firstOnly("UpdateLease", f)
-				leases, err := other.client.ListCachedLeases(ctx, "slipway", "")
-				must.NoError(t, err)
-				must.Not(t, len(leases) != 1, "%d records", len(leases))
-				check.NoError(t, other.restoreExpired(ctx, leases[0]))
+				lease := other.onlyRecord(ctx)
+				check.NoError(t, other.restoreExpired(ctx, lease))
 				check.Is(t, "", c.findI11Violation())
 			})
 		})
@@ -110,16 +119,14 @@ func TestFailedRestoreIsTriedAgainAtOnce(t *testing.T) {
 		p, other := c.newProcess(ctx, "n1/1"), c.newProcess(ctx, "n2/1")
 		time.AfterFunc(7*time.Second, p.crash)
 		p.surge(leaving, time.Time{}, nil)
-		leases, err := other.client.ListCachedLeases(ctx, "slipway", "")
-		must.NoError(t, err)
-		must.Not(t, len(leases) != 1, "%d records", len(leases))
+		lease := other.onlyRecord(ctx)
 		began, taken := time.Now(), false
 		other.client.faultOf = func(request string) fault {
 			isFirst := request == "UpdateLease" && !taken
 			taken = taken || isFirst
 			return fault{fails: !isFirst && time.Since(began) < outage}
 		}
-		other.restoreWithRetries(ctx, leases[0])
+		other.restoreWithRetries(ctx, lease)
 		check.Is(t, "", c.findI11Violation())
 		took := time.Since(began)
 		check.Not(t, took > outage+2*time.Second, "the size was restored after %s", took)
@@ -219,10 +226,8 @@ func TestFailedRestoreKeepsTheRecordForALateRequest(t *testing.T) {
 			return fault{unanswered: request == "UpdateLease" && updates == 2, fails: request == "UpdateLease" && updates > 2 && updates < 40}
 		}
 		p.surge(leaving, time.Time{}, nil)
-		leases, err := other.client.ListCachedLeases(ctx, "slipway", "")
-		must.NoError(t, err)
-		must.Not(t, len(leases) != 1, "%d records", len(leases))
-		other.restoreWithRetries(ctx, leases[0])
+		lease := other.onlyRecord(ctx)
+		other.restoreWithRetries(ctx, lease)
 		kept, err := other.client.ListCachedLeases(ctx, "slipway", "")
 		must.NoError(t, err)
 		check.Not(t, len(kept) != 1, "%d records are kept", len(kept))

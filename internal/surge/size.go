@@ -232,14 +232,14 @@ func (s *Surger) lowerRemaining(ctx context.Context, r *record) error {
 func (r *record) remainingTargets() (all []sizeTarget) {
 	add := func(apiVersion, kind, name, uid string) {
 		t := sizeTarget{APIVersion: apiVersion, Kind: kind, Namespace: r.Target.Namespace, Name: name, UID: uid, Field: "replicas"}
-		if uid != "" && uid != r.Target.UID && isSized(apiVersion, kind) && sizeFields[kind].field == t.Field {
+		isNew := uid != "" && uid != r.Target.UID && !slices.ContainsFunc(all, func(o sizeTarget) bool { return o.UID == uid })
+		if isNew && isSized(apiVersion, kind) && sizeFields[kind].field == t.Field {
 			all = append(all, t)
 		}
 	}
 	add(r.Owner.APIVersion, r.Owner.Kind, r.Owner.Name, r.Owner.UID)
-	if r.ReplicaSet.UID != r.Owner.UID { // only a Deployment or a Rollout has another controller below it
-		add("apps/v1", "ReplicaSet", r.ReplicaSet.Name, r.ReplicaSet.UID)
-	}
+	below := r.controllerRef()
+	add(below.APIVersion, below.Kind, below.Name, r.ReplicaSet.UID)
 	return all
 }
 
