@@ -32,7 +32,8 @@ const (
 	refuges = 2
 	// restoreTime is how long after a crash the size of an owner may differ from its user's wish (I11).
 	restoreTime = time.Minute
-	// recordTime is how long after that a record may exist. It stays for 30 s if a request for its surge may still be carried out.
+	// recordTime is how long after that a record may exist, and with it the deletion cost of its pod. Both stay for 30 s if a request for
+	// the surge may still be carried out, or if a controller has not yet removed the pod that is too many.
 	recordTime = 90 * time.Second
 )
 
@@ -196,8 +197,8 @@ func (f *fixture) awaitEmpty(ctx context.Context) error {
 	return err
 }
 
-// describeTraces returns what surges have left: deletion costs, sizes that differ from want, which has the size by Deployment, and
-// records if withRecords. An empty result is none.
+// describeTraces returns what surges have left: sizes that differ from want, which has the size by Deployment, and if withRecords also
+// records and deletion costs. An empty result is none.
 func (f *fixture) describeTraces(want map[string]int32, withRecords bool) (traces []string, err error) {
 	list, err := f.Client().AppsV1().Deployments(f.ns).List(f.ctx, metav1.ListOptions{})
 	if err != nil {
@@ -207,9 +208,11 @@ func (f *fixture) describeTraces(want map[string]int32, withRecords bool) (trace
 		if size, ok := want[d.Name]; ok && *d.Spec.Replicas != size {
 			traces = append(traces, fmt.Sprintf("Deployment %s has %d replicas, want %d", d.Name, *d.Spec.Replicas, size))
 		}
-		if !withRecords {
-			continue
-		}
+	}
+	if !withRecords {
+		return traces, nil
+	}
+	for _, d := range list.Items {
 		_, err := f.Client().CoordinationV1().Leases(f.recordNamespace).Get(f.ctx, "slipway-surge-"+string(d.UID), metav1.GetOptions{})
 		if err == nil {
 			traces = append(traces, "the record of Deployment "+d.Name+" exists")
@@ -226,11 +229,11 @@ func (f *fixture) describeTraces(want map[string]int32, withRecords bool) (trace
 			traces = append(traces, fmt.Sprintf("pod %s has the deletion cost %s", p.Name, cost))
 		}
 	}
-	slices.Sort(traces)
 	return traces, nil
 }
 
-// awaitNoTraces waits until surges have left nothing but records, at most for the given time. Then it waits until the records are gone.
+// awaitNoTraces waits until all sizes are as their users want, at most for the given time. Then it waits until records and deletion
+// costs are gone.
 func (f *fixture) awaitNoTraces(most time.Duration, want map[string]int32) {
 	f.t.Helper()
 	await := func(withRecords bool, most time.Duration) {
