@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -27,7 +28,8 @@ func isNodeReady(n *corev1.Node) bool {
 
 func isControlPlane(n *corev1.Node) bool { return fromcorev1.NodeFacts(n).ControlPlane != "" }
 
-// checkAgentCoverage finds nodes on which no agent DaemonSet runs a pod.
+// checkAgentCoverage finds nodes on which no agent DaemonSet runs a pod. If labels of the user's choice exclude a node, it
+// is a warning, because the user may want agents in some pools only.
 func checkAgentCoverage(f *Facts) []Finding {
 	agents := f.partsOfKind(Agent)
 	if len(agents) == 0 {
@@ -39,39 +41,67 @@ func checkAgentCoverage(f *Facts) []Finding {
 			continue
 		}
 		var reasons []string
+		var nearest exclusion // of the DaemonSet that comes nearest to running on the node
 		for _, p := range agents {
 			if p.daemonSet == nil {
 				continue
 			}
-			reason := daemonSetExclusionReason(p.daemonSet, n)
-			if reason == "" {
+			cause, reason := findExclusion(p.daemonSet, n)
+			if cause == notExcluded {
 				reasons = nil
 				break
 			}
 			reasons = append(reasons, "DaemonSet "+p.namespace()+"/"+p.Object.Name+": "+reason)
+			nearest = max(nearest, cause)
 		}
 		if len(reasons) == 0 {
 			continue
 		}
-		found = append(found, Finding{
+		finding := Finding{
 			Severity: Problem, Object: newNodeObject(n),
 			Message: "no agent can run on it (" + strings.Join(reasons, "; ") + "): nothing reads the notices for it",
 			Remedy:  "let the DaemonSet tolerate every taint (operator: Exists) and select every node with a supported operating system",
-		})
+		}
+		if nearest == excludedByLabels {
+			finding.Severity, finding.Remedy = Warning, "none, if this node needs no agent; otherwise change the nodeSelector or the node affinity of the DaemonSet"
+		}
+		found = append(found, finding)
 	}
 	return found
 }
 
-// daemonSetExclusionReason returns why a DaemonSet runs no pod on a node. It returns "" if the DaemonSet can run a pod
-// there.
-func daemonSetExclusionReason(d *appsv1.DaemonSet, n *corev1.Node) string {
+// exclusion is the cause that keeps the pods of a DaemonSet off a node. If several causes apply, the first one counts.
+type exclusion int
+
+const (
+	notExcluded exclusion = iota
+	// excludedByPlatform means that the DaemonSet is for another operating system or architecture.
+	excludedByPlatform
+	// excludedByLabels means that the DaemonSet is for nodes with other labels or names.
+	excludedByLabels
+	// excludedByFault means that the DaemonSet does not tolerate a taint, or has an invalid node affinity.
+	excludedByFault
+)
+
+// canRunOn reports whether a DaemonSet can run a pod on a node.
+func canRunOn(d *appsv1.DaemonSet, n *corev1.Node) bool {
+	cause, _ := findExclusion(d, n)
+	return cause == notExcluded
+}
+
+// findExclusion returns what keeps the pods of a DaemonSet off a node, and says it as a predicate.
+func findExclusion(d *appsv1.DaemonSet, n *corev1.Node) (cause exclusion, reason string) {
 	spec := &d.Spec.Template.Spec
-	matches, err := nodeaffinity.GetRequiredNodeAffinity(&corev1.Pod{Spec: *spec}).Match(n)
+	matches, err := nodeaffinity.NewRequiredNodeAffinity(spec.NodeSelector, spec.Affinity).Match(n)
 	switch {
 	case err != nil:
-		return "its node affinity is invalid: " + err.Error()
+		return excludedByFault, "its node affinity is invalid: " + err.Error()
 	case !matches:
-		return "its nodeSelector or node affinity does not match" + formatUnmatchedLabels(spec.NodeSelector, n)
+		cause = excludedByPlatform
+		if allowsPlatform(spec, n) {
+			cause = excludedByLabels
+		}
+		return cause, "its nodeSelector or node affinity does not match" + formatUnmatchedLabels(spec.NodeSelector, n)
 	}
 	tolerations := slices.Concat(spec.Tolerations, daemonSetTolerations)
 	if spec.HostNetwork {
@@ -80,9 +110,30 @@ func daemonSetExclusionReason(d *appsv1.DaemonSet, n *corev1.Node) string {
 	taint, intolerable := schedulinghelpers.FindMatchingUntoleratedTaint(klog.Background(), n.Spec.Taints, tolerations,
 		func(t *corev1.Taint) bool { return t.Effect != corev1.TaintEffectPreferNoSchedule }, true)
 	if intolerable {
-		return "it does not tolerate the taint " + taint.ToString()
+		return excludedByFault, "it does not tolerate the taint " + taint.ToString()
 	}
-	return ""
+	return notExcluded, ""
+}
+
+// allowsPlatform reports whether a pod's nodeSelector and node affinity allow the operating system and architecture of a
+// node. It ignores all other labels, and names.
+func allowsPlatform(spec *corev1.PodSpec, n *corev1.Node) bool {
+	isOther := func(label string) bool { return label != corev1.LabelOSStable && label != corev1.LabelArchStable }
+	selector, affinity := maps.Clone(spec.NodeSelector), spec.Affinity.DeepCopy()
+	maps.DeleteFunc(selector, func(label, _ string) bool { return isOther(label) })
+	if affinity != nil && affinity.NodeAffinity != nil && affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
+		terms := affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+		for i := range terms {
+			terms[i].MatchFields = nil
+			terms[i].MatchExpressions = slices.DeleteFunc(terms[i].MatchExpressions, func(r corev1.NodeSelectorRequirement) bool { return isOther(r.Key) })
+			if len(terms[i].MatchExpressions) == 0 {
+				affinity = nil // one of the alternatives allows every platform; an empty term would match no node
+				break
+			}
+		}
+	}
+	matches, _ := nodeaffinity.NewRequiredNodeAffinity(selector, affinity).Match(n)
+	return matches
 }
 
 func formatUnmatchedLabels(selector map[string]string, n *corev1.Node) string {
@@ -140,7 +191,7 @@ func (f *Facts) listAgentCoveredNodes() []*corev1.Node {
 			continue
 		}
 		for _, p := range f.partsOfKind(Agent) {
-			if p.daemonSet != nil && daemonSetExclusionReason(p.daemonSet, n) == "" {
+			if p.daemonSet != nil && canRunOn(p.daemonSet, n) {
 				nodes = append(nodes, n)
 				break
 			}

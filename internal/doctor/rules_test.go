@@ -63,6 +63,21 @@ func newDaemonSet(name, image string) *appsv1.DaemonSet {
 	}
 }
 
+// requireLabels sets a node affinity with one term for each set of labels.
+func requireLabels(d *appsv1.DaemonSet, terms ...map[string]string) {
+	var required corev1.NodeSelector
+	for _, labels := range terms {
+		var term corev1.NodeSelectorTerm
+		for key, value := range labels {
+			term.MatchExpressions = append(term.MatchExpressions, corev1.NodeSelectorRequirement{
+				Key: key, Operator: corev1.NodeSelectorOpIn, Values: []string{value},
+			})
+		}
+		required.NodeSelectorTerms = append(required.NodeSelectorTerms, term)
+	}
+	d.Spec.Template.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &required}}
+}
+
 // newDatedLease returns a node Lease with a renewal time that the API server recorded at noon.
 func newDatedLease(renewed time.Time) *coordinationv1.Lease {
 	l := newLease("node-a", "node-a", renewed)
@@ -339,6 +354,64 @@ func newRuleCases() map[string]map[string]ruleCase {
 			},
 			"a virtual node": {
 				changeFacts(newInstallation(), func(f *Facts) { f.Nodes[0].Labels = map[string]string{"type": "virtual-kubelet"} }), nil,
+			},
+			"agents of one pool": {
+				changeFacts(newInstallation(), func(f *Facts) { f.DaemonSets[0].Spec.Template.Spec.NodeSelector["pool"] = "spot" }),
+				[]string{"warning Node node-a: no agent can run on it (DaemonSet slipway/slipway-agent: its nodeSelector or node affinity does not match: missing pool=spot)"},
+			},
+			"agents of one pool, with an intolerable taint of the other node": {
+				changeFacts(newInstallation(), func(f *Facts) {
+					f.DaemonSets[0].Spec.Template.Spec.NodeSelector["pool"] = "spot"
+					f.DaemonSets[0].Spec.Template.Spec.Tolerations = nil
+					addTaint(f.Nodes[0], "gpu", corev1.TaintEffectNoSchedule)
+				}),
+				[]string{"warning Node node-a: no agent can run on it "},
+			},
+			"agents of one pool, and a node with another operating system": {
+				changeFacts(newInstallation(), func(f *Facts) {
+					f.DaemonSets[0].Spec.Template.Spec.NodeSelector["pool"] = "spot"
+					f.Nodes[0].Labels[corev1.LabelOSStable] = "windows"
+				}),
+				[]string{"problem Node node-a: no agent can run on it "},
+			},
+			"agents of one pool, and agents of another operating system": {
+				changeFacts(newInstallation(), func(f *Facts) {
+					f.DaemonSets[0].Spec.Template.Spec.NodeSelector["pool"] = "spot"
+					windows := newAgentDaemonSet()
+					windows.Name, windows.Spec.Template.Spec.NodeSelector[corev1.LabelOSStable] = "slipway-agent-windows", "windows"
+					f.DaemonSets = append(f.DaemonSets, windows)
+				}),
+				[]string{"warning Node node-a: no agent can run on it "},
+			},
+			"agents of one pool, and agents that do not tolerate a taint": {
+				changeFacts(newInstallation(), func(f *Facts) {
+					f.DaemonSets[0].Spec.Template.Spec.NodeSelector["pool"] = "spot"
+					other := newAgentDaemonSet()
+					other.Name, other.Spec.Template.Spec.Tolerations = "slipway-agent-other", nil
+					f.DaemonSets = append(f.DaemonSets, other)
+					addTaint(f.Nodes[0], "gpu", corev1.TaintEffectNoSchedule)
+				}),
+				[]string{"problem Node node-a: no agent can run on it "},
+			},
+			"agents of one pool by affinity": {
+				changeFacts(newInstallation(), func(f *Facts) { requireLabels(f.DaemonSets[0], map[string]string{"pool": "spot"}) }),
+				[]string{"warning Node node-a: no agent can run on it "},
+			},
+			"agents of another architecture by affinity": {
+				changeFacts(newInstallation(), func(f *Facts) { requireLabels(f.DaemonSets[0], map[string]string{corev1.LabelArchStable: "arm64"}) }),
+				[]string{"problem Node node-a: no agent can run on it "},
+			},
+			"agents of one pool and of another architecture by affinity": {
+				changeFacts(newInstallation(), func(f *Facts) {
+					requireLabels(f.DaemonSets[0], map[string]string{corev1.LabelArchStable: "arm64", "pool": "spot"})
+				}),
+				[]string{"problem Node node-a: no agent can run on it "},
+			},
+			"agents of one pool or of another architecture by affinity": {
+				changeFacts(newInstallation(), func(f *Facts) {
+					requireLabels(f.DaemonSets[0], map[string]string{corev1.LabelArchStable: "arm64"}, map[string]string{"pool": "spot"})
+				}),
+				[]string{"warning Node node-a: no agent can run on it "},
 			},
 		},
 		"agent-down": {
