@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/slipway-dev/slipway/internal/cordon"
@@ -117,16 +118,19 @@ func checkOtherTools(f *Facts) []Finding {
 	for i := range knownTools {
 		r := &knownTools[i]
 		for _, sign := range r.findSigns(f) {
-			found = append(found, Finding{
-				Severity: f.toolSeverity(r), Object: sign.object, Remedy: r.remedy, Message: r.name + ", by its " + sign.evidence + ": " + r.effect,
-			})
+			severity, message := f.toolSeverity(r), r.name+", by its "+sign.evidence+": "+r.effect
+			if severity == Problem && f.runsApartFromAgents(sign.daemonSet) {
+				severity, message = Warning, message+"; now it and the agents run on different nodes"
+			}
+			found = append(found, Finding{Severity: severity, Object: sign.object, Remedy: r.remedy, Message: message})
 		}
 	}
 	return found
 }
 
 // toolSeverity returns how serious it is that a tool is installed. It returns Problem if the tool and Slipway act on
-// the same nodes. It returns Warning if they may have separate pools, because the doctor cannot see that.
+// the same nodes, wherever their pods run. It returns Warning if they may have separate pools, because the doctor cannot
+// see that.
 func (f *Facts) toolSeverity(r *knownTool) Severity {
 	switch {
 	case r.name == "AKS node auto-drain":
@@ -139,9 +143,20 @@ func (f *Facts) toolSeverity(r *knownTool) Severity {
 	return Warning
 }
 
+// runsApartFromAgents reports whether no node can run both a pod of a tool's DaemonSet and an agent. It returns false if
+// the tool or an agent is not a DaemonSet, because it can then act on every node.
+func (f *Facts) runsApartFromAgents(tool *appsv1.DaemonSet) bool {
+	if tool == nil || slices.ContainsFunc(f.partsOfKind(Agent), func(p Part) bool { return p.daemonSet == nil }) {
+		return false
+	}
+	return !slices.ContainsFunc(f.listAgentCoveredNodes(), func(n *corev1.Node) bool { return canRunOn(tool, n) })
+}
+
 type toolSign struct {
 	object   Object
 	evidence string
+	// daemonSet is the object, if it is a DaemonSet.
+	daemonSet *appsv1.DaemonSet
 }
 
 // findSigns returns the workloads of a tool. If the tool has no workload, it returns another sign, such as a ConfigMap,
@@ -152,39 +167,39 @@ func (r *knownTool) findSigns(f *Facts) []toolSign {
 		ours[p.Object] = true
 	}
 	var all []toolSign
-	add := func(o Object, template *corev1.PodTemplateSpec) {
+	add := func(o Object, template *corev1.PodTemplateSpec, d *appsv1.DaemonSet) {
 		if by := r.matchWorkload(o.Name, template); by != "" && !ours[o] {
-			all = append(all, toolSign{o, by})
+			all = append(all, toolSign{o, by, d})
 		}
 	}
 	for _, d := range f.DaemonSets {
-		add(Object{"DaemonSet", d.Namespace, d.Name}, &d.Spec.Template)
+		add(Object{"DaemonSet", d.Namespace, d.Name}, &d.Spec.Template, d)
 	}
 	for _, d := range f.Deployments {
-		add(Object{"Deployment", d.Namespace, d.Name}, &d.Spec.Template)
+		add(Object{"Deployment", d.Namespace, d.Name}, &d.Spec.Template, nil)
 	}
 	if len(all) > 0 {
 		return all
 	}
 	for _, key := range r.configMaps {
 		if f.ToolConfigMaps[key] {
-			return []toolSign{{Object{"ConfigMap", key.Namespace, key.Name}, "ConfigMap"}}
+			return []toolSign{{object: Object{"ConfigMap", key.Namespace, key.Name}, evidence: "ConfigMap"}}
 		}
 	}
 	for _, group := range r.groups {
 		if slices.Contains(f.APIGroups, group) {
-			return []toolSign{{Object{Kind: "APIGroup", Name: group}, "API group"}}
+			return []toolSign{{object: Object{Kind: "APIGroup", Name: group}, evidence: "API group"}}
 		}
 	}
 	for _, n := range f.Nodes {
 		for _, key := range r.annotations {
 			if _, ok := n.Annotations[key]; ok {
-				return []toolSign{{newNodeObject(n), "annotation " + key}}
+				return []toolSign{{object: newNodeObject(n), evidence: "annotation " + key}}
 			}
 		}
 		for _, taint := range n.Spec.Taints {
 			if slices.Contains(r.taints, taint.Key) {
-				return []toolSign{{newNodeObject(n), "taint " + taint.Key}}
+				return []toolSign{{object: newNodeObject(n), evidence: "taint " + taint.Key}}
 			}
 		}
 	}
@@ -198,7 +213,7 @@ func (r *knownTool) findPlatformSign(f *Facts) []toolSign {
 	}
 	for _, n := range f.Nodes {
 		if label, ok := r.findPlatformLabel(n); ok {
-			return []toolSign{{Object{}, "nodes' label " + label}}
+			return []toolSign{{evidence: "nodes' label " + label}}
 		}
 	}
 	return nil

@@ -78,6 +78,19 @@ func requireLabels(d *appsv1.DaemonSet, terms ...map[string]string) {
 	d.Spec.Template.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &required}}
 }
 
+// newInstallationBesideMechanic returns an installation with agents in the pool spot only, and mechanic on the node of
+// another pool.
+func newInstallationBesideMechanic() *Facts {
+	return changeFacts(newInstallation(), func(f *Facts) {
+		mechanic := newDaemonSet("mechanic", "example.com/m")
+		mechanic.Spec.Template.Spec.NodeSelector = map[string]string{"drainer": "mechanic"}
+		f.DaemonSets[0].Spec.Template.Spec.NodeSelector["pool"] = "spot"
+		f.DaemonSets = append(f.DaemonSets, mechanic)
+		f.Nodes = append(f.Nodes, newNode("node-b"))
+		f.Nodes[0].Labels["pool"], f.Nodes[1].Labels["drainer"] = "spot", "mechanic"
+	})
+}
+
 // newDatedLease returns a node Lease with a renewal time that the API server recorded at noon.
 func newDatedLease(renewed time.Time) *coordinationv1.Lease {
 	l := newLease("node-a", "node-a", renewed)
@@ -623,6 +636,30 @@ func newRuleCases() map[string]map[string]ruleCase {
 					f.DaemonSets = append(f.DaemonSets, newDaemonSet("aks-node-termination-handler", "mirror.example.com/nth"))
 				}),
 				[]string{"problem DaemonSet kube-system/aks-node-termination-handler: aks-node-termination-handler, by its name: "},
+			},
+			"a DaemonSet on other nodes than the agents": {
+				newInstallationBesideMechanic(),
+				[]string{"warning DaemonSet kube-system/mechanic: mechanic, by its name: it cordons and drains for the same Azure notices as the agent; " +
+					"now it and the agents run on different nodes"},
+			},
+			"a DaemonSet on other nodes than the agents, and on one node with an agent": {
+				changeFacts(newInstallationBesideMechanic(), func(f *Facts) { f.Nodes[1].Labels["pool"] = "spot" }),
+				[]string{"problem DaemonSet kube-system/mechanic: mechanic, by its name: it cordons and drains for the same Azure notices as the agent"},
+			},
+			"a Deployment, and agents of one pool": {
+				changeFacts(newInstallationBesideMechanic(), func(f *Facts) {
+					f.DaemonSets = f.DaemonSets[:1]
+					f.Deployments = append(f.Deployments, newDeployment("kube-system", "draino", 1))
+				}),
+				[]string{"problem Deployment kube-system/draino: draino, by its name: "},
+			},
+			"a DaemonSet on other nodes than the agents, and an agent in a Deployment": {
+				changeFacts(newInstallationBesideMechanic(), func(f *Facts) {
+					d := newDeployment("kube-system", "queue", 1)
+					d.Spec.Template = newTemplate("example.com/slipway:v1", "aws-node-termination-handler")
+					f.Deployments = append(f.Deployments, d)
+				}),
+				[]string{"problem DaemonSet kube-system/mechanic: mechanic, by its name: "},
 			},
 			"a name, and no agent": {
 				changeFacts(newEmptyCluster(), func(f *Facts) { f.DaemonSets = []*appsv1.DaemonSet{newDaemonSet("mechanic", "example.com/m")} }),
