@@ -21,6 +21,7 @@ import (
 
 	"github.com/slipway-dev/slipway/api/crds"
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/drainability"
 	"github.com/slipway-dev/slipway/internal/testing/check"
 )
 
@@ -622,6 +623,22 @@ func newRuleCases() map[string]map[string]ruleCase {
 					f.Pods = []*corev1.Pod{newPod("shop", "debug", nil), over, mirror, newReplica("web-1", "web")}
 				}),
 				[]string{"warning Pod shop/debug: no controller would recreate it"},
+			},
+			"pods that a voluntary drain evicts or awaits are ignored": {
+				changeFacts(newEmptyCluster(), func(f *Facts) {
+					safe, terminating := newPod("shop", "safe", nil), newPod("shop", "terminating", nil)
+					safe.Annotations = map[string]string{drainability.SafeToEvict: "true"}
+					terminating.DeletionTimestamp = &metav1.Time{Time: noon}
+					f.Pods = []*corev1.Pod{safe, terminating}
+				}), nil,
+			},
+			"a protected pod": {
+				changeFacts(newEmptyCluster(), func(f *Facts) {
+					p := newPod("shop", "protected", nil)
+					p.Annotations = map[string]string{drainability.SafeToEvict: "false"}
+					f.Pods = []*corev1.Pod{p}
+				}),
+				[]string{"warning Pod shop/protected: no controller would recreate it"},
 			},
 		},
 		"other-tool": {

@@ -7,6 +7,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/slipway-dev/slipway/internal/drainability/fromcorev1"
+	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
 )
 
 // isFinished reports whether a pod has ended. A drain does not evict such a pod.
@@ -60,12 +63,14 @@ func checkSingleReplica(f *Facts) []Finding {
 	return found
 }
 
-// checkPodsWithoutController finds pods without a controller, which are not recreated after an eviction.
+// checkPodsWithoutController finds pods that block voluntary drains because no controller would recreate them.
 func checkPodsWithoutController(f *Facts) []Finding {
+	// A protected pod blocks drains too when its protection ends, so the protection does not decide.
+	policy := podrules.VoluntaryPolicy().WithAction(podrules.RuleProtected, podrules.Evict)
 	var found []Finding
 	for _, p := range f.Pods {
-		_, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]
-		if mirror || isFinished(p) || metav1.GetControllerOf(p) != nil {
+		facts := fromcorev1.PodFacts(p)
+		if d := policy.Decide(&facts, f.serverTime()); d.Rule != podrules.RuleUnmanaged || d.Action != podrules.RefuseDrain {
 			continue
 		}
 		found = append(found, Finding{
