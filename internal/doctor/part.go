@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"fmt"
 	"path"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -58,7 +60,7 @@ type Part struct {
 	Kind           PartKind
 	Object         Object
 	ServiceAccount string
-	// Args are the arguments of the container without the subcommand.
+	// Args are the arguments of the container without the subcommand, with the values of their variables.
 	Args []string
 	// Command is the subcommand.
 	Command string
@@ -70,13 +72,17 @@ type Part struct {
 
 func (p *Part) namespace() string { return p.Object.Namespace }
 
-// isFlagEnabled reports whether a flag is true, or is neither 0 nor never, on the command line or by default.
+// isFlagEnabled reports whether a flag is true, or has another value than "", 0 and never, on the command line or by
+// default.
 func (p *Part) isFlagEnabled(flag string) bool {
 	v, ok := p.flagValue(flag)
 	if !ok {
 		v, ok = flagDefaults[cmp.Or(p.Command, string(p.Kind))][flag]
 	}
-	return ok && v != "false" && v != "0" && v != string(surge.Off)
+	if on, err := strconv.ParseBool(v); err == nil { // as pflag parses it; also 0 and 1 of --max-concurrent-drains
+		return on
+	}
+	return ok && v != "" && v != string(surge.Off)
 }
 
 // isCompatibilityCommand reports whether the part is a manager that runs a compatibility command. Its NodeGroup comes
@@ -85,22 +91,28 @@ func (p *Part) isCompatibilityCommand() bool {
 	return p.Kind == Manager && p.Command != "" && p.Command != "manager"
 }
 
-// flagValue returns the value of a flag on the command line, and whether the flag is there. The value is "" for a flag
-// without a value. Flags with one dash count too, because some commands use them.
+// flagValue returns the value of a flag on the command line, and whether the flag is there. As in pflag, the last one of
+// repeated flags counts, and a flag without a value is true. A flag with a variable that the pod template does not
+// define is not there. Flags with one dash count too, because some commands use them.
 func (p *Part) flagValue(flag string) (value string, given bool) {
 	also := legacyFlags[p.Command][flag]
-	for i, arg := range p.Args {
+	for i, arg := range slices.Backward(p.Args) {
 		name, value, with := strings.Cut(arg, "=")
 		name = strings.TrimPrefix(strings.TrimPrefix(name, "-"), "-")
-		switch {
-		case !strings.HasPrefix(arg, "-") || name != flag && (name != also[0] || name == ""):
-		case with:
-			return value, true
-		case i+1 < len(p.Args) && !strings.HasPrefix(p.Args[i+1], "-"):
-			return p.Args[i+1], true
-		default:
-			return "", true
+		if !strings.HasPrefix(arg, "-") || name != flag && (name != also[0] || name == "") {
+			continue
 		}
+		switch {
+		case with:
+		case i+1 < len(p.Args) && !strings.HasPrefix(p.Args[i+1], "-"):
+			value = p.Args[i+1]
+		default:
+			value = "true"
+		}
+		if strings.Contains(value, "$(") {
+			return "", false
+		}
+		return value, true
 	}
 	value, ok := p.env[also[1]]
 	return value, ok && value != ""
@@ -151,8 +163,13 @@ func partOfWorkload(kind string, meta metav1.ObjectMeta, template *corev1.PodTem
 				continue
 			}
 		}
+		env := readEnvironment(c, meta.Namespace)
+		args = slices.Clone(args)
+		for i := range args {
+			args[i] = expandVariables(args[i], env)
+		}
 		return Part{
-			Kind: which, Object: Object{kind, meta.Namespace, meta.Name}, Command: command, Args: args, env: readEnvironment(c, meta.Namespace),
+			Kind: which, Object: Object{kind, meta.Namespace, meta.Name}, Command: command, Args: args, env: env,
 			ServiceAccount: cmp.Or(template.Spec.ServiceAccountName, "default"),
 		}, true
 	}
@@ -166,12 +183,28 @@ func readEnvironment(c *corev1.Container, namespace string) map[string]string {
 	for _, e := range c.Env {
 		switch from := e.ValueFrom; {
 		case from == nil:
-			env[e.Name] = e.Value
+			env[e.Name] = expandVariables(e.Value, env)
 		case from.FieldRef != nil && from.FieldRef.FieldPath == "metadata.namespace":
 			env[e.Name] = namespace
 		}
 	}
 	return env
+}
+
+var variableReference = regexp.MustCompile(`\$\$|\$\([^)]*\)`)
+
+// expandVariables replaces each $(NAME) by the variable's value, and each $$ by $. A reference to an unknown variable
+// stays. The kubelet does the same (k8s.io/kubernetes/third_party/forked/golang/expansion).
+func expandVariables(s string, env map[string]string) string {
+	return variableReference.ReplaceAllStringFunc(s, func(reference string) string {
+		if reference == "$$" {
+			return "$"
+		}
+		if value, ok := env[reference[len("$("):len(reference)-len(")")]]; ok {
+			return value
+		}
+		return reference
+	})
 }
 
 // parseCommand returns the kind of part that a container runs, the subcommand, and the other arguments.

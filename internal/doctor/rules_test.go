@@ -3,7 +3,6 @@ package doctor
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -343,6 +342,23 @@ func newRuleCases() map[string]map[string]ruleCase {
 			"leader election is off": {
 				changeFacts(newInstallation(), func(f *Facts) {
 					f.LeaderLeases, f.Deployments[0].Spec.Template.Spec.Containers[0].Args = nil, []string{"manager", "--leader-elect=false"}
+				}), nil,
+			},
+			"the namespace of the Lease is in a variable": {
+				changeFacts(newInstallation(), func(f *Facts) {
+					c := &f.Deployments[0].Spec.Template.Spec.Containers[0]
+					c.Args = []string{"manager", "--leader-election-namespace=$(LEASE_NAMESPACE)"}
+					c.Env = []corev1.EnvVar{
+						{Name: "POD_NAMESPACE", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.namespace"}}},
+						{Name: "LEASE_NAMESPACE", Value: "$(POD_NAMESPACE)"},
+					}
+				}), nil,
+			},
+			"the namespace of the Lease is in a ConfigMap": {
+				changeFacts(newInstallation(), func(f *Facts) {
+					c := &f.Deployments[0].Spec.Template.Spec.Containers[0]
+					c.Args = []string{"manager", "--leader-election-namespace=$(LEASE_NAMESPACE)"}
+					c.Env = []corev1.EnvVar{{Name: "LEASE_NAMESPACE", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{Key: "namespace"}}}}
 				}), nil,
 			},
 		},
@@ -922,13 +938,41 @@ func TestPartsAreFoundByCommandOrLabel(t *testing.T) {
 }
 
 func TestFlagsOfPartAreParsed(t *testing.T) {
-	p := Part{Args: []string{"--native", "a,b", "--authorize", "--wait-for-detach=false"}}
-	got := map[string]bool{}
-	for _, flag := range []string{"native", "authorize", "wait-for-detach", "install-crds"} {
-		got[flag] = p.isFlagEnabled(flag)
+	for name, c := range map[string]struct {
+		args []string
+		want bool
+	}{
+		"not there":                  {[]string{"--other"}, false},
+		"without a value":            {[]string{"--flag"}, true},
+		"before another flag":        {[]string{"--flag", "--other"}, true},
+		"with the next argument":     {[]string{"--flag", "a,b"}, true},
+		"one dash":                   {[]string{"-flag"}, true},
+		"false":                      {[]string{"--flag=false"}, false},
+		"false in another form":      {[]string{"--flag=False"}, false},
+		"f":                          {[]string{"--flag=f"}, false},
+		"true in another form":       {[]string{"--flag=T"}, true},
+		"the number 0":               {[]string{"--flag", "0"}, false},
+		"a number":                   {[]string{"--flag=3"}, true},
+		"never":                      {[]string{"--flag=never"}, false},
+		"another word":               {[]string{"--flag=annotated"}, true},
+		"an empty value":             {[]string{"--flag="}, false},
+		"twice, the last is on":      {[]string{"--flag=false", "--flag"}, true},
+		"twice, the last is off":     {[]string{"--flag", "--other", "--flag=false"}, false},
+		"a value in a ConfigMap":     {[]string{"--flag=$(UNKNOWN)"}, false},
+		"an argument in a ConfigMap": {[]string{"--flag", "$(UNKNOWN)"}, false},
+	} {
+		p := Part{Args: c.args}
+		if got := p.isFlagEnabled("flag"); got != c.want {
+			t.Errorf("%s: %q is %t, want %t", name, c.args, got, c.want)
+		}
 	}
-	want := map[string]bool{"native": true, "authorize": true, "wait-for-detach": false, "install-crds": false}
-	if !maps.Equal(got, want) {
-		t.Errorf("%v, want %v", got, want)
+}
+
+func TestVariablesInArgumentsAreExpanded(t *testing.T) {
+	env := map[string]string{"A": "1", "EMPTY": ""}
+	for in, want := range map[string]string{
+		"--x=$(A)": "--x=1", "$(A)$(A)": "11", "--x=$(EMPTY)": "--x=", "$(UNKNOWN)": "$(UNKNOWN)", "$$(A)": "$(A)", "$$$(A)": "$1", "$A $": "$A $", "$(A": "$(A",
+	} {
+		check.Is(t, want, expandVariables(in, env))
 	}
 }
