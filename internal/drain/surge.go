@@ -34,9 +34,12 @@ const (
 	maxContinuedWait = time.Second
 	// deniedDecisionPause is the shortest time between two decisions about a pod after its PDB denied the eviction.
 	deniedDecisionPause = 10 * time.Second
-	// failedDecisionPause is the shortest time until a decision that could not be made is tried again, if the pod may need a successor
-	// soon. It is shorter than the margin before the last time for that.
+	// failedDecisionPause is the shortest time until a decision that could not be made is tried again. It is shorter than the margin
+	// before the last time for a successor.
 	failedDecisionPause = time.Second
+	// maxUndecidedTime is how long a pod is not evicted because the API server does not answer what the decision needs. With a time limit
+	// for surges, it is at most a quarter of the time that is left.
+	maxUndecidedTime = 2 * time.Minute
 	// minFailedSurgePause and maxFailedSurgePause limit the time until a pod may surge again after its surge failed.
 	minFailedSurgePause = 30 * time.Second
 	maxFailedSurgePause = 10 * time.Minute
@@ -146,12 +149,15 @@ type podSurge struct {
 	// run is the last surge until it has returned, also after it was given up.
 	run *surgeRun
 	// denied is true if a PDB has denied the eviction since the last decision.
-	denied   bool
-	nextAt   time.Time // earliest time of the next decision
-	leftAt   time.Time // when the surge said that the pod leaves
-	failures int
-	decided  int    // number of decisions
-	waitsFor string // detail of the obstacle in the phases running and left
+	denied bool
+	nextAt time.Time // earliest time of the next decision about a settled pod
+	// retryAt is when a decision that could not be made is tried again, and undecidedUntil when the pod is evicted without one. Both are
+	// zero after a decision.
+	retryAt, undecidedUntil time.Time
+	leftAt                  time.Time // when the surge said that the pod leaves
+	failures                int
+	decided                 int    // number of decisions
+	waitsFor                string // detail of the obstacle in the phases running and left
 }
 
 // surgeRun is one call of Surger.Run.
@@ -218,7 +224,7 @@ func (d *Drain) awaitSurge(ctx context.Context, p *podState, now time.Time) (wai
 		s.phase = surgeUndecided
 	}
 	isOwnerSurging := s.run != nil || d.surgingOwners[s.controller]
-	if s.phase == surgeUndecided && !isOwnerSurging && d.decidingSurges < d.options.maxOtherInFlight() {
+	if s.phase == surgeUndecided && !isOwnerSurging && d.decidingSurges < d.options.maxOtherInFlight() && !now.Before(s.retryAt) {
 		d.startSurgeDecision(ctx, p, end)
 	}
 	if s.phase == surgeQueued && !isOwnerSurging && len(d.surgingOwners) < maxConcurrentSurges {
@@ -243,6 +249,9 @@ func (d *Drain) awaitSurge(ctx context.Context, p *podState, now time.Time) (wai
 	}
 	if waitsFor != "" && (p.blocked.Reason != ObstacleSurge || p.blocked.Detail != waitsFor) {
 		p.setBlocked(ObstacleSurge, "", waitsFor, now)
+	}
+	if s.phase == surgeUndecided && now.Before(s.retryAt) {
+		return true, earlierNonZero(end, s.retryAt)
 	}
 	return true, end
 }
@@ -300,10 +309,14 @@ func (d *Drain) arePDBsRead(namespace string) bool {
 func (d *Drain) startSurgeDecision(ctx context.Context, p *podState, end time.Time) {
 	s := p.surge
 	s.phase, s.denied, s.decidedUntil, s.waitsFor = surgeDeciding, false, d.surgeEnd(p), ""
-	limit := maxDecisionTime
-	if !end.IsZero() {
-		limit = min(limit, time.Until(end)/4)
+	if s.undecidedUntil.IsZero() {
+		wait := maxUndecidedTime
+		if !end.IsZero() {
+			wait = min(wait, time.Until(end)/4)
+		}
+		s.undecidedUntil = time.Now().Add(wait)
 	}
+	limit := min(maxDecisionTime, time.Until(s.undecidedUntil))
 	d.decidingSurges++
 	pod, until := p.pod, s.decidedUntil
 	pdbs, _ := d.pdbs.pdbsCovering(&p.pod)
@@ -323,6 +336,14 @@ func (d *Drain) recordSurgeDecision(p *podState, decision surge.Decision, err er
 	if s.phase != surgeDeciding { // given up
 		return
 	}
+	if again := now.Add(failedDecisionPause); err != nil && s.report.Decision.Verdict != surge.NotYet && again.Before(s.undecidedUntil) && !d.ended {
+		s.phase, s.retryAt = surgeUndecided, again
+		s.report.Problem = describeUndecided(err)
+		s.waitsFor = s.report.Problem
+		d.options.Logger.Warn("cannot decide yet whether a pod gets a successor first", "pod", p.name(), "err", err, "evictedAt", s.undecidedUntil)
+		return
+	}
+	s.retryAt, s.undecidedUntil = time.Time{}, time.Time{}
 	s.phase, s.nextAt = surgeSettled, now.Add(deniedDecisionPause)
 	// The first decision is usually made before the PDBs were read. A denial is news for a decision that was made without one.
 	if s.decided++; s.decided == 1 || !s.decidedDenied {

@@ -51,17 +51,21 @@ type cluster struct {
 	unhealthy  map[string]bool // pods that do not become Ready
 	// minAvailable is that of a PodDisruptionBudget; 0 is none.
 	minAvailable int
-	stuckScaler  bool          // the autoscaler does not lower the size
-	removalLag   time.Duration // from a lower size until the ReplicaSet controller removes a pod
-	surplusAt    time.Time     // since when there are too many pods
-	stalledFor   time.Duration // from stalledAt: the EndpointSlice controller does nothing
-	stalledAt    time.Time
-	watchLag     time.Duration // until a watch of pods shows a change
-	readyLag     time.Duration // until the ReplicaSet controller sees that a pod is Ready
-	minReady     time.Duration // spec.minReadySeconds of a CloneSet
-	scaleLimit   int           // spec.scaleStrategy.maxUnavailable of a CloneSet; 0 is none
-	metric       int32
-	gitOps       time.Duration // period in which a GitOps tool writes the wanted size; 0 is none
+	stuckScaler  bool // the autoscaler does not lower the size
+	// deploymentLag is the time from a new size of the Deployment until its controller sees it, and unseen are the sizes that it has not
+	// seen yet. It acts on the last one that it has seen.
+	deploymentLag time.Duration
+	unseen        []deploymentSize
+	removalLag    time.Duration // from a lower size until the ReplicaSet controller removes a pod
+	surplusAt     time.Time     // since when there are too many pods
+	stalledFor    time.Duration // from stalledAt: the EndpointSlice controller does nothing
+	stalledAt     time.Time
+	watchLag      time.Duration // until a watch of pods shows a change
+	readyLag      time.Duration // until the ReplicaSet controller sees that a pod is Ready
+	minReady      time.Duration // spec.minReadySeconds of a CloneSet
+	scaleLimit    int           // spec.scaleStrategy.maxUnavailable of a CloneSet; 0 is none
+	metric        int32
+	gitOps        time.Duration // period in which a GitOps tool writes the wanted size; 0 is none
 
 	// wanted is the size that the user wants, or the user's minimum of an autoscaler.
 	wanted       int32
@@ -74,6 +78,12 @@ type cluster struct {
 	lastGitOps   time.Time
 	forbidden    map[string]bool // requests by name
 	noRecords    error           // the answer to the creation of a record, once its namespace is deleted
+}
+
+type deploymentSize struct {
+	at         time.Time
+	size       int32
+	generation int64
 }
 
 // watcher receives the pods' events of one watch.
@@ -295,8 +305,9 @@ func (c *cluster) reconcile(now time.Time) {
 			c.setReplicas(c.sized(), size, "kube-controller-manager")
 		}
 	}
-	if c.deployment != nil && *c.replicaSet.Spec.Replicas != *c.deployment.Spec.Replicas {
-		c.setReplicas(c.replicaSet, *c.deployment.Spec.Replicas, "kube-controller-manager")
+	for c.deployment != nil && len(c.unseen) > 0 && now.Sub(c.unseen[0].at) >= c.deploymentLag {
+		c.setReplicas(c.replicaSet, c.unseen[0].size, "kube-controller-manager")
+		c.unseen = c.unseen[1:]
 	}
 	c.reconcilePods(now)
 	c.updateStatus()
@@ -482,8 +493,11 @@ func (c *cluster) updateStatus() {
 		if w == nil {
 			continue
 		}
-		next := w.Status
-		next.ObservedGeneration = json.RawMessage(strconv.FormatInt(w.Generation, 10))
+		next, seen := w.Status, w.Generation
+		if w == c.deployment && len(c.unseen) > 0 {
+			seen = c.unseen[0].generation - 1
+		}
+		next.ObservedGeneration = json.RawMessage(strconv.FormatInt(seen, 10))
 		next.Replicas, next.ReadyReplicas, next.AvailableReplicas = 0, 0, int32(c.countAvailable())
 		for _, p := range c.pods {
 			if p.DeletionTimestamp == nil {
@@ -517,6 +531,9 @@ func (c *cluster) setReplicas(w *kubeapi.Workload, size int32, manager string) {
 	}
 	w.Spec.Replicas, w.ManagedFields = &size, managedBy(manager, "replicas")
 	w.Generation++
+	if w == c.deployment {
+		c.unseen = append(c.unseen, deploymentSize{time.Now(), size, w.Generation})
+	}
 	c.touch(&w.ObjectMeta)
 }
 

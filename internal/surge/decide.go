@@ -273,6 +273,23 @@ func (s *Surger) isRaised(ctx context.Context, ownerUID string) (bool, error) {
 	return err == nil && !r.AwaitsLateRequest, nil
 }
 
+// checkSteadyBesideSurges is checkSteady, but returns errBusy if another surge of the owner may be why the owner is not steady.
+func (s *Surger) checkSteadyBesideSurges(ctx context.Context, o owners) error {
+	steadyErr := o.checkSteady()
+	var refused *refusal
+	if !errors.As(steadyErr, &refused) || refused.reason != ReasonRollout {
+		return steadyErr
+	}
+	raised, err := s.isRaised(ctx, o.top.UID)
+	switch {
+	case err != nil:
+		return err
+	case raised:
+		return errBusy
+	}
+	return steadyErr
+}
+
 // checkPossible returns a refusal if the pod needs a successor but cannot get one. It stores the autoscaler in d.
 func (s *Surger) checkPossible(
 	ctx context.Context, pod *kubeapi.Pod, pdbs []*kubeapi.PodDisruptionBudget, o owners, wish string, d *Decision, until time.Time,
@@ -286,7 +303,8 @@ func (s *Surger) checkPossible(
 			return err
 		}
 	}
-	if err := o.checkSteady(); err != nil {
+	// A surge that needs a successor waits until the other surge of the owner has ended.
+	if err := s.checkSteadyBesideSurges(ctx, o); err != nil && !errors.Is(err, errBusy) {
 		return err
 	}
 	if o.top.Spec.Strategy.Type == "Recreate" && wish != "true" {

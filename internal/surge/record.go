@@ -31,7 +31,7 @@ const (
 	// admission webhook. A request is sent at most ownershipTimeout after a renewal, so it has ended before a record that was taken over
 	// and then kept for this time expires.
 	lateRequestWait = 30 * time.Second
-	// busyInterval is the mean pause between two tries to create a record that another process holds.
+	// busyInterval is the mean pause between two looks at a record that another process holds.
 	busyInterval = 2 * time.Second
 )
 
@@ -193,10 +193,30 @@ func (s *Surger) acquireRecord(ctx context.Context, r *record) (*hold, error) {
 		if h != nil || err != nil || !exists {
 			return h, err
 		}
-		if !elapsed.Sleep(ctx, busyInterval/2+rand.N(busyInterval)) {
+		if !pauseBusy(ctx) {
 			return nil, errBusy
 		}
 	}
+}
+
+// awaitNoRecord waits until there is no record of the owner. It restores a record that expires. It returns errBusy if ctx ends before.
+func (s *Surger) awaitNoRecord(ctx context.Context, ownerUID string) error {
+	var seen observation
+	l := kubeapi.Lease{ObjectMeta: kubeapi.ObjectMeta{Name: leaseNamePrefix + ownerUID, Namespace: s.options.Namespace}}
+	for {
+		_, exists, err := s.takeExisting(ctx, l, time.Time{}, &seen)
+		if err != nil || !exists {
+			return err
+		}
+		if !pauseBusy(ctx) {
+			return errBusy
+		}
+	}
+}
+
+// pauseBusy waits until the next look at a record that another process holds. It returns false if ctx ends before.
+func pauseBusy(ctx context.Context) bool {
+	return elapsed.Sleep(ctx, busyInterval/2+rand.N(busyInterval))
 }
 
 // deleteUnanswered deletes a record that was created although no answer came, before anything was changed. If it stayed, the owner would
@@ -217,7 +237,7 @@ func (s *Surger) wrote(current *kubeapi.Lease, l kubeapi.Lease) bool {
 	return current.Spec.HolderIdentity == s.options.Identity && current.Annotations[recordAnnotation] == l.Annotations[recordAnnotation]
 }
 
-// takeExisting reads the Lease that prevents the creation of l. It returns the hold if an earlier request of this surge,
+// takeExisting reads the Lease with the name of l. It returns the hold if an earlier request of this surge,
 // since first, created it and the answer was lost. It restores the Lease if it has expired. exists is false if the Lease is gone.
 func (s *Surger) takeExisting(ctx context.Context, l kubeapi.Lease, first time.Time, seen *observation) (h *hold, exists bool, err error) {
 	current, err := call(ctx, func(ctx context.Context) (*kubeapi.Lease, error) {

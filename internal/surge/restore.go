@@ -27,8 +27,9 @@ const (
 	// restoreRetryTime limits how long a process tries to restore one record, so that other records have their turn.
 	restoreRetryTime = 45 * time.Second
 	takeOverTries    = 3
-	// settleWait is how long the controllers may take to remove a pod after the size was lowered.
-	settleWait = 30 * time.Second
+	// settleWait is how long the controllers may take to remove a pod after the size was lowered. On an overloaded control plane, each of
+	// two controllers took more than 15 s.
+	settleWait = 2 * time.Minute
 	// maxLeaseDuration limits the duration that another process has written.
 	maxLeaseDuration = time.Minute
 )
@@ -233,7 +234,7 @@ func (s *Surger) restoreExpired(ctx context.Context, l kubeapi.Lease) error {
 	s.restoring.freeSlot(l.Name)
 	// The deletion cost is set only while the successor receives traffic. So until the controllers have acted, it stays, and the leaving
 	// pod goes.
-	if !r.AwaitsLateRequest {
+	if changedBy == "" {
 		settling, cancelSettling := context.WithTimeout(ctx, settleWait)
 		defer cancelSettling()
 		s.awaitSettled(settling, h, r)
@@ -314,22 +315,36 @@ func (s *Surger) awaitSettled(ctx context.Context, h *hold, r *record) bool {
 	if r.Target.isScaler() || r.ReplicaSet.UID == "" {
 		return true
 	}
-	ref := r.controllerRef()
-	for {
-		w, err := call(ctx, func(ctx context.Context) (*kubeapi.Workload, error) { return s.api.GetWorkload(ctx, ref) })
-		o := owners{top: w, ref: ref}
-		switch {
-		case kubeapi.IsNotFound(err), err == nil && w.UID != r.ReplicaSet.UID:
-			return true
-		case err == nil && o.isObserved() && toMinSize(w.Spec.Replicas) <= toMinSize(r.From) && w.Status.Replicas <= toMinSize(w.Spec.Replicas):
-			return true
-		case err == nil && toMinSize(w.Spec.Replicas) > r.To: // its user has set a larger size
-			return true
-		}
+	for !s.isPassedOn(ctx, r) || !s.isSettled(ctx, r) {
 		if h.isLost() || !elapsed.Sleep(ctx, retryPause) {
 			return false
 		}
 	}
+	return true
+}
+
+// isPassedOn reports whether the owner's controller has seen the size that the owner has now. Before, it may still raise its ReplicaSet.
+func (s *Surger) isPassedOn(ctx context.Context, r *record) bool {
+	if r.Target.UID == r.ReplicaSet.UID {
+		return true
+	}
+	ref := r.Target.ref()
+	w, err := call(ctx, func(ctx context.Context) (*kubeapi.Workload, error) { return s.api.GetWorkload(ctx, ref) })
+	return kubeapi.IsNotFound(err) || err == nil && (w.UID != r.Target.UID || owners{top: w, ref: ref}.isObserved())
+}
+
+// isSettled reports whether the pod's controller has no more pods than it wants, and wants no more than before the raise.
+func (s *Surger) isSettled(ctx context.Context, r *record) bool {
+	ref := r.controllerRef()
+	w, err := call(ctx, func(ctx context.Context) (*kubeapi.Workload, error) { return s.api.GetWorkload(ctx, ref) })
+	switch {
+	case err != nil:
+		return kubeapi.IsNotFound(err)
+	case w.UID != r.ReplicaSet.UID, toMinSize(w.Spec.Replicas) > r.To: // its user has set a larger size
+		return true
+	}
+	o := owners{top: w, ref: ref}
+	return o.isObserved() && toMinSize(w.Spec.Replicas) <= toMinSize(r.From) && w.Status.Replicas <= toMinSize(w.Spec.Replicas)
 }
 
 // controllerRef returns the controller of the pod. Only a Deployment or a Rollout has another one below it.

@@ -158,28 +158,43 @@ func TestSuccessorStaysWhenTheRestOfACrashedSurgeIsCarriedOut(t *testing.T) {
 // TestNextDrainAwaitsTheControllersAfterACrash has slow controllers. While they have not yet removed the surplus pod, the next process must
 // not evict the leaving pod because of the successor, which the controllers may remove.
 func TestNextDrainAwaitsTheControllersAfterACrash(t *testing.T) {
-	for name, stop := range map[string]func(p *process){
-		"crash": func(p *process) { p.crash() }, "end of the process": func(p *process) { p.client.kill() },
+	crash := func(p *process) { p.crash() }
+	for name, tt := range map[string]struct {
+		stop                      func(p *process)
+		at                        Step
+		deploymentLag, removalLag time.Duration
+	}{
+		"crash":              {stop: crash, at: AwaitingEndpoint, removalLag: 8 * time.Second},
+		"end of the process": {stop: func(p *process) { p.client.kill() }, at: AwaitingEndpoint, removalLag: 8 * time.Second},
+		"size not seen yet":  {stop: crash, at: AwaitingReady, deploymentLag: 18 * time.Second, removalLag: 10 * time.Second},
+		"slow controllers":   {stop: crash, at: AwaitingEndpoint, deploymentLag: 18 * time.Second, removalLag: 40 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
-				c.removalLag = 8 * time.Second
+				c.startup, c.deploymentLag, c.removalLag = time.Second, tt.deploymentLag, tt.removalLag
 				p, next := c.newProcess(ctx, "n1/1"), c.newProcess(ctx, "n1/2")
 				p.surge(leaving, time.Time{}, func(g Progress) {
-					if g.Step == AwaitingEndpoint {
-						stop(p)
+					if g.Step == tt.at {
+						tt.stop(p)
 					}
 				})
 				var wait sync.WaitGroup
 				wait.Go(func() { next.RestoreExpired(next.ctx) })
-				for range 100 {
+				for range 200 {
 					if c.pod(leaving) == nil {
 						break
 					}
-					if d, _ := next.surge(leaving, time.Time{}, nil); d.Reason == ReasonOthersReady {
-						c.evict(leaving)
+					d, result := next.surge(leaving, time.Time{}, nil)
+					tries := 1
+					if d.Verdict != NotNeeded {
+						tries = 30 // until the drain decides again
 					}
-					time.Sleep(time.Second)
+					for range tries {
+						if !result.PodLeft && c.pod(leaving) != nil {
+							c.evictOnce(leaving)
+						}
+						time.Sleep(time.Second)
+					}
 				}
 				check.Not(t, c.pod(leaving) != nil, "the pod stays")
 				ready, serving := c.leastCounts()
@@ -189,6 +204,50 @@ func TestNextDrainAwaitsTheControllersAfterACrash(t *testing.T) {
 				check.Is(t, "", c.findTraces())
 				next.client.kill()
 				wait.Wait()
+			})
+		})
+	}
+}
+
+// TestRecordStaysUntilTheRaiseIsSeen has a controller that sees the raise after the size was lowered again. It then starts a successor, and
+// removes it later.
+func TestRecordStaysUntilTheRaiseIsSeen(t *testing.T) {
+	simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+		c.startup, c.deploymentLag = time.Second, 40*time.Second
+		p, other := c.newProcess(ctx, "n1/1"), c.newProcess(ctx, "n2/1")
+		time.AfterFunc(7*time.Second, p.crash)
+		p.surge(leaving, time.Time{}, nil)
+		must.NoError(t, other.restoreExpired(ctx, other.onlyRecord(ctx)))
+		check.Is(t, 0, len(c.unseen))
+		check.Is(t, 1, c.countReady())
+		check.Is(t, 2, c.created)
+	})
+}
+
+// TestFailedSurgeEndsAfterTheControllersHaveActed has a control plane on which each size takes 30 s to become pods. A drain that goes on
+// evicts the pod after the surge has ended. The successor must not be counted then, because the controllers remove it.
+func TestFailedSurgeEndsAfterTheControllersHaveActed(t *testing.T) {
+	for name, isCancelled := range map[string]bool{"no room": false, "cancelled": true} {
+		t.Run(name, func(t *testing.T) {
+			simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+				c.noRoom, c.deploymentLag = true, 30*time.Second
+				draining, cancel := context.WithCancel(ctx)
+				defer cancel()
+				p := c.newProcess(draining, "n1/1")
+				began := time.Now()
+				if isCancelled {
+					time.AfterFunc(40*time.Second, cancel)
+				}
+				result := p.Run(draining, c.request(startDecision(), time.Time{}))
+				check.Is(t, false, result.PodLeft, result)
+				if isCancelled {
+					took := time.Since(began)
+					check.Not(t, took > 40*time.Second+restoreTimeout, "it ended after %s", took)
+					return
+				}
+				check.Is(t, ReasonUnschedulable, result.Reason)
+				check.Is(t, "", c.findTraces())
+				check.Not(t, c.pod("web-1-2") != nil && c.pod("web-1-2").DeletionTimestamp == nil, "the successor is still there")
 			})
 		})
 	}

@@ -133,6 +133,12 @@ func (x *surgeRun) prepare(ctx context.Context) error {
 		if isFinal(err) {
 			return err
 		}
+		if errors.Is(err, errBusy) {
+			if err := x.s.awaitNoRecord(ctx, x.request.Decision.Owner.UID); err != nil {
+				return err
+			}
+			continue
+		}
 		if err == nil {
 			x.record = r
 			x.hold, err = x.s.acquireRecord(ctx, r)
@@ -156,7 +162,7 @@ func isFinal(err error) bool {
 	return errors.As(err, &refused) || errors.Is(err, errPodLeft) || errors.Is(err, errRecordLost)
 }
 
-// plan reads the owner and its pods, and returns the record of the raise.
+// plan reads the owner and its pods, and returns the record of the raise. It returns errBusy if another surge has to end first.
 func (x *surgeRun) plan(ctx context.Context) (*record, error) {
 	s, pod := x.s, &x.request.Pod
 	current, err := call(ctx, func(ctx context.Context) (*kubeapi.Pod, error) { return s.api.GetPod(ctx, pod.Namespace, pod.Name) })
@@ -184,7 +190,12 @@ func (x *surgeRun) plan(ctx context.Context) (*record, error) {
 			return nil, refuse(ReasonNotNeeded, "%s", detail)
 		}
 	}
-	if err := o.checkSteady(); err != nil {
+	if x.hold != nil { // the record is that of this surge
+		err = o.checkSteady()
+	} else {
+		err = s.checkSteadyBesideSurges(ctx, o)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if err := s.checkReversal(o.top.UID); err != nil {
@@ -887,7 +898,8 @@ func (x *surgeRun) end(ctx context.Context, cause error) error {
 	x.awaitDeparture(ctx)
 	restoring, cancel := context.WithTimeout(context.WithoutCancel(ctx), restoreTimeout)
 	defer cancel()
-	settling, cancelSettling := context.WithTimeout(restoring, restoreTimeout-requestTimeout)
+	// While the drain goes on, it does not evict the pod before the surge has ended.
+	settling, cancelSettling := withGrace(ctx, settleWait, restoreTimeout-requestTimeout)
 	defer cancelSettling()
 	h := x.hold
 	// After an outage, another process may have restored the size, and a later surge may have raised it.
@@ -922,7 +934,7 @@ func (x *surgeRun) end(ctx context.Context, cause error) error {
 	if isAlone {
 		h = nil
 	}
-	_, last, err := x.s.lower(restoring, h, x.record)
+	changedBy, last, err := x.s.lower(restoring, h, x.record)
 	if err == nil {
 		_, err = x.s.restoreCost(restoring, x.record)
 	}
@@ -939,11 +951,29 @@ func (x *surgeRun) end(ctx context.Context, cause error) error {
 	}
 	pods, known := x.pods.snapshot()
 	mayStay := !x.left && (!known || x.staysIn(pods))
-	if h == nil || x.raised && mayStay && !x.s.awaitSettled(settling, h, x.record) {
+	if h == nil || x.raised && mayStay && changedBy == "" && !x.s.awaitSettled(settling, h, x.record) {
 		return cause // another process waits longer, if there is a record
 	}
-	x.result.RestoreErr = h.release(restoring)
+	releasing, cancelRelease := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
+	defer cancelRelease()
+	if restoring.Err() == nil {
+		releasing = restoring
+	}
+	x.result.RestoreErr = h.release(releasing)
 	return cause
+}
+
+// withGrace returns a context that ends after the longest time, or after grace since the end of ctx.
+func withGrace(ctx context.Context, longest, grace time.Duration) (context.Context, context.CancelFunc) {
+	later, cancel := context.WithTimeout(context.WithoutCancel(ctx), longest)
+	stop := context.AfterFunc(ctx, func() {
+		elapsed.Sleep(later, grace)
+		cancel()
+	})
+	return later, func() {
+		stop()
+		cancel()
+	}
 }
 
 // finish fills in the result.

@@ -103,6 +103,15 @@ func (c *cluster) evict(pod string) {
 	}
 }
 
+// evictOnce deletes the pod if a PodDisruptionBudget of minAvailable 1 allows it.
+func (c *cluster) evictOnce(pod string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p := c.pods[pod]; p != nil && c.countHealthy() > 1 {
+		c.terminate(p, time.Now())
+	}
+}
+
 // simulate runs a test with a cluster in virtual time.
 func simulate(t *testing.T, makeCluster func(t *testing.T) *cluster, test func(t *testing.T, ctx context.Context, c *cluster)) {
 	t.Helper()
@@ -556,6 +565,7 @@ func variant(t *testing.T, n int) *cluster {
 	c.noRoom = n%7 == 6
 	c.stuckScaler = n%6 == 5
 	c.readyLag = time.Duration(n%5) * time.Second
+	c.deploymentLag = time.Duration(n%9) * time.Second
 	if n%5 == 2 {
 		c.stallEndpoints(c.startup + 10*time.Second)
 	}
