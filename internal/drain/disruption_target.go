@@ -28,16 +28,16 @@ const (
 // conditionWrites tracks the writes of the condition DisruptionTarget during one drain.
 type conditionWrites struct {
 	semaphore chan struct{} // limits the writes in flight
-	forbidden sync.Map      // namespaces in which the permission is missing; no more writes there
+	forbidden sync.Map      // namespaces in which the permission is missing, with the time of the next write there
 	slow      bool          // a write was not answered in time: no deletion waits for the next one
 	warned    bool
 }
 
-// isForbiddenIn reports whether the drain lacks the permission to write the condition in a namespace. A RoleBinding may
-// grant it in another namespace.
-func (w *conditionWrites) isForbiddenIn(namespace string) bool {
-	_, is := w.forbidden.Load(namespace)
-	return is
+// isForbiddenIn reports whether the drain lacked the permission to write the condition in a namespace, and does not try
+// again yet. A RoleBinding may grant it in another namespace.
+func (w *conditionWrites) isForbiddenIn(namespace string, now time.Time) bool {
+	retryAt, is := w.forbidden.Load(namespace)
+	return is && now.Before(retryAt.(time.Time))
 }
 
 // ensureDisruptionTargetWrite starts the write of a pod's condition, unless it was started before. It returns until
@@ -45,7 +45,7 @@ func (w *conditionWrites) isForbiddenIn(namespace string) bool {
 // late it continues, because the condition is still useful while the containers stop.
 func (d *Drain) ensureDisruptionTargetWrite(ctx context.Context, p *podState, now time.Time) (waitUntil time.Time) {
 	switch {
-	case d.conditions.isForbiddenIn(p.pod.Namespace) || !needsDisruptionTarget(&p.pod):
+	case d.conditions.isForbiddenIn(p.pod.Namespace, now) || !needsDisruptionTarget(&p.pod):
 		return time.Time{}
 	case p.conditionWaitUntil.IsZero():
 		p.conditionWaitUntil = now.Add(maxConditionWait)
@@ -79,7 +79,7 @@ func hasDisruptionTarget(p *kubeapi.Pod, status string) bool {
 }
 
 func (d *Drain) startDisruptionTargetWrite(ctx context.Context, p *podState, now time.Time) {
-	c := d.newDisruption(p, now)
+	c, pause := d.newDisruption(p, now), d.capPauseToDeadline(manualFixPause, now)
 	d.background.Go(func() {
 		select {
 		case d.conditions.semaphore <- struct{}{}:
@@ -87,16 +87,18 @@ func (d *Drain) startDisruptionTargetWrite(ctx context.Context, p *podState, now
 		case <-ctx.Done():
 			return
 		}
-		if d.conditions.isForbiddenIn(c.Namespace) {
-			return
+		var err error
+		forbidden := d.conditions.isForbiddenIn(c.Namespace, time.Now())
+		if !forbidden {
+			bounded, cancel := context.WithTimeout(ctx, minRequestTimeout)
+			defer cancel()
+			err = d.api.SetDisruptionTarget(bounded, c)
+			if status := kubeapi.ToStatusError(err); status != nil && kubeapi.IsForbidden(err) && !isWebhookError(status) {
+				forbidden = true
+				d.conditions.forbidden.Store(c.Namespace, time.Now().Add(pause))
+			}
 		}
-		bounded, cancel := context.WithTimeout(ctx, minRequestTimeout)
-		defer cancel()
-		err := d.api.SetDisruptionTarget(bounded, c)
-		if status := kubeapi.ToStatusError(err); status != nil && kubeapi.IsForbidden(err) && !isWebhookError(status) {
-			d.conditions.forbidden.Store(c.Namespace, true)
-		}
-		d.inbox.putAndWake(func(time.Time) { d.recordDisruptionTargetWrite(p, err) })
+		d.inbox.putAndWake(func(time.Time) { d.recordDisruptionTargetWrite(p, forbidden, err) })
 	})
 }
 
@@ -113,8 +115,13 @@ func (d *Drain) newDisruption(p *podState, now time.Time) kubeapi.PodDisruption 
 	return c
 }
 
-func (d *Drain) recordDisruptionTargetWrite(p *podState, err error) {
-	p.conditionAnswered = true
+// recordDisruptionTargetWrite records the answer to the write of a pod's condition. If it is forbidden, the condition is
+// written again if the pod is still there after the pause.
+func (d *Drain) recordDisruptionTargetWrite(p *podState, forbidden bool, err error) {
+	p.conditionAnswered = !forbidden
+	if forbidden {
+		p.conditionWaitUntil = time.Time{}
+	}
 	if err == nil || d.ended || d.conditions.warned {
 		return
 	}

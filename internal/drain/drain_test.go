@@ -964,7 +964,36 @@ func TestForbiddenDeletionFallsBackToEviction(t *testing.T) {
 		r := runDrainTo(t, s, Drained, Options{TimeLimits: deadlineIn(time.Minute)})
 		p := podReportOf(t, r, web)
 		check.Not(t, p.Removal != Evicted || !slices.ContainsFunc(p.Delays, func(d Delay) bool { return d.Reason == ObstacleForbidden }), "%+v", p)
-		s.checkRequestCount(t, "delete", 1)
+		s.checkMaxRequestCount(t, "delete", 5)
+	})
+}
+
+// A starting API server has not read its RBAC rules, and a recreated RoleBinding is missing for a moment.
+func TestForbiddenForcedDeletionIsTriedAgain(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		web := s.addBlockedPod("web", withGrace(30*time.Second), withOwner("Job"))
+		s.failWhen(fault{err: newForbidden(`pods "web" is forbidden: User "agent" cannot patch or delete it`)}, func(c call) bool {
+			return c.n == 0 && (c.verb == "delete" || c.verb == "condition")
+		})
+		r := runDrainTo(t, s, Drained, Options{TimeLimits: deadlineIn(time.Minute)})
+		if p := podReportOf(t, r, web); p.Removal != ForceDeleted || p.End != Stopped {
+			t.Errorf("%+v", p)
+		}
+		writes, deletions := s.findRequests("condition", web), s.findRequests("delete", web)
+		if len(writes) != 2 || len(deletions) != 2 || !writes[1].at.Before(deletions[1].at) {
+			t.Errorf("condition writes %+v, deletions %+v; want two of each, and the last write before the last deletion", writes, deletions)
+		}
+	})
+}
+
+func TestForbiddenGraceShorteningIsTriedAgain(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		slow := s.addPod("slow", withStopTime(never), withGrace(time.Hour), asDeleted(0, time.Hour))
+		s.failWhen(fault{err: newForbidden(`User "agent" cannot delete resource "pods"`)}, func(c call) bool { return c.verb == "delete" && c.n == 0 })
+		r := runDrainTo(t, s, Drained, Options{TimeLimits: TimeLimits{Deadline: time.Now().Add(time.Minute), Margin: 2 * time.Second}})
+		if p := podReportOf(t, r, slow); p.Removal != GraceShortened || p.End != Killed {
+			t.Errorf("%+v", p)
+		}
 	})
 }
 

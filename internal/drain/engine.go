@@ -279,7 +279,7 @@ func (d *Drain) mergePodList(all []kubeapi.Pod, known []string, now time.Time) {
 func (d *Drain) addOrUpdatePod(pod kubeapi.Pod, now time.Time) {
 	p := d.pods[pod.UID]
 	if p == nil {
-		p = &podState{canDelete: true, wantedGrace: wantedGrace(&pod, d.options.GraceSeconds), wave: waveIndex(&pod, d.options.WaveBoundaries)}
+		p = &podState{wantedGrace: wantedGrace(&pod, d.options.GraceSeconds), wave: waveIndex(&pod, d.options.WaveBoundaries)}
 		p.pod = pod
 		d.pods[pod.UID] = p
 		d.remaining = append(d.remaining, p)

@@ -36,8 +36,11 @@ func (d *Drain) tryRemovePod(ctx context.Context, p *podState, now time.Time) (r
 	if waits, at := d.awaitSurge(ctx, p, now); waits {
 		return at
 	}
-	if !d.terms.HasDeadline() || !p.canDelete {
+	if !d.terms.HasDeadline() {
 		return d.removeIfAllowed(ctx, p, now, Evicted)
+	}
+	if now.Before(p.deleteRetryAt) {
+		return earlierNonZero(d.removeIfAllowed(ctx, p, now, Evicted), p.deleteRetryAt)
 	}
 	if at := forcedDeletionTime(p.wantedGrace, d.terms, d.deadlineSince); now.Before(at) {
 		p.forceDeletion = false
@@ -292,7 +295,8 @@ func (d *Drain) delayPodAfterError(ctx context.Context, p *podState, method Remo
 	case isWebhookError(status):
 		d.delayPodLonger(p, ObstacleWebhook, detail, now)
 	case status.Code == http.StatusForbidden && method != Evicted && !d.options.DisableEviction:
-		p.canDelete = false // only eviction is left to try
+		// The denial may pass: the API server reads its RBAC rules after its own start. Until the next try, the pod is evicted.
+		p.forceDeletion, p.deleteRetryAt = false, now.Add(d.capPauseToDeadline(manualFixPause, now))
 		d.delayPod(p, ObstacleForbidden, detail, now, minRetryPause)
 	case status.Code == http.StatusForbidden:
 		d.extendBackoffForPod(p, d.pdbs.forbiddenBackoff(&p.pod, method), detail, now, manualFixPause, manualFixPause)
@@ -363,14 +367,14 @@ func (d *Drain) capPauseToDeadline(pause time.Duration, now time.Time) time.Dura
 // (k8s.io/apiserver/pkg/registry/rest, BeforeDelete). If a pod was deleted 2 minutes ago and 30 seconds are left, a
 // grace of 30 seconds would kill it at once.
 func (d *Drain) shortenGraceIfTooLong(ctx context.Context, p *podState, now time.Time) (retryAt time.Time) {
-	if !d.terms.HasDeadline() || !p.isTerminating() || !p.canDelete || p.graceShortened {
+	if !d.terms.HasDeadline() || !p.isTerminating() || p.graceShortened {
 		return time.Time{}
 	}
 	end := d.terms.lastRemovalTime()
 	if !p.pod.DeletionTimestamp.After(end.Add(time.Second)) {
 		return time.Time{}
 	}
-	if at := end.Add(-time.Second); now.Before(at) {
+	if at := laterOf(end.Add(-time.Second), p.deleteRetryAt); now.Before(at) {
 		return at
 	}
 	if may, at := d.canSendRequest(p, GraceShortened, now); !may {

@@ -50,9 +50,9 @@ type podState struct {
 	// retryAt is when the pod may be tried again after an obstacle of its own. pause is the last wait for that.
 	retryAt        time.Time
 	pause          time.Duration
-	forceDeletion  bool // its time to wait for PDBs is over
-	canDelete      bool // false once the API server denied the permission
-	graceShortened bool // its grace was cut to end at the deadline
+	forceDeletion  bool      // its time to wait for PDBs is over
+	deleteRetryAt  time.Time // when it may be deleted again after the API server has forbidden that
+	graceShortened bool      // its grace was cut to end at the deadline
 
 	surge *podSurge      // nil: it was never considered
 	group podrules.Group // pods that lose their work together; zero is none
