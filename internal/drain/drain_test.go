@@ -1223,6 +1223,33 @@ func TestI7PodArrivingDuringFinalListIsEvicted(t *testing.T) {
 	}
 }
 
+// The list of the broken watch is read before a pod is bound, and answered after the final list that has shown the pod.
+func TestI7SlowListEndsNoPodOfALaterList(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		s.watchLifetime = func(n int) (time.Duration, bool) { return time.Duration(max(0, 1-n)) * 100 * time.Millisecond, true }
+		s.listAnswerTime = func(n int) time.Duration { return time.Duration(n%2) * time.Second }
+		time.AfterFunc(lateBindWait-100*time.Millisecond, func() { s.addPod("late", withStopTime(5*time.Second)) })
+		r := runDrainTo(t, s, Drained, Options{})
+		if p := podReportNamed(t, r, "late"); p.Removal != Evicted || p.End != Stopped || s.countRemainingPods() != 0 {
+			t.Errorf("%d pods are on the node; the late one: %+v", s.countRemainingPods(), p)
+		}
+	})
+}
+
+// Only a final list shows the pod, which is gone before the watch lists again.
+func TestPodThatNoWatchHasShownIsReportedAsGone(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		s.watchSilentUntil = time.Now().Add(time.Hour)
+		s.watchLifetime = func(n int) (time.Duration, bool) { return time.Duration(max(0, 1-n)) * 2 * lateBindWait, true }
+		time.AfterFunc(lateBindWait/2, func() { s.addPod("late", withStopTime(0)) })
+		r, err := Run(t.Context(), s, Options{Node: node})
+		checkOutcome(t, r, err, Drained)
+		if p := podReportNamed(t, r, "late"); p.Removal != Evicted || p.End != Vanished {
+			t.Errorf("%+v", p)
+		}
+	})
+}
+
 func TestGonePodSetsNoTimer(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		pod := s.addPod("batch", withAnnotation(drainability.DoNotDisrupt, "4h")).snapshot()

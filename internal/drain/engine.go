@@ -243,9 +243,11 @@ func (d *Drain) processInbox() {
 func (d *Drain) newPodHandler() kubeapi.Handler[kubeapi.Pod] {
 	return kubeapi.Handler[kubeapi.Pod]{
 		Replaced: func(all []kubeapi.Pod) { d.inbox.putAndWake(func(now time.Time) { d.replacePods(all, now) }) },
-		Changed:  func(p kubeapi.Pod) { d.inbox.putAndWake(func(now time.Time) { d.addOrUpdatePod(p, now) }) },
-		Deleted:  func(p kubeapi.Pod) { d.inbox.putAndWake(func(now time.Time) { d.markPodGone(p, now) }) },
-		Failed:   func(err error) { d.inbox.putAndWake(func(time.Time) { d.recordWatchError(err) }) },
+		Changed: func(p kubeapi.Pod) {
+			d.inbox.putAndWake(func(now time.Time) { d.addOrUpdatePod(p, now).watched = true })
+		},
+		Deleted: func(p kubeapi.Pod) { d.inbox.putAndWake(func(now time.Time) { d.markPodGone(p, now) }) },
+		Failed:  func(err error) { d.inbox.putAndWake(func(time.Time) { d.recordWatchError(err) }) },
 	}
 }
 
@@ -256,9 +258,25 @@ func (d *Drain) recordWatchError(err error) {
 	}
 }
 
+// replacePods takes over a list of the watch. A pod that only a final list has shown may be newer than this list, because a slow
+// answer can come after the answer to a later request. If this list lacks the pod, the pod is missing. The watch or the next
+// final list then shows whether it is gone (I7).
 func (d *Drain) replacePods(all []kubeapi.Pod, now time.Time) {
 	d.listed, d.listErr = true, nil
-	d.mergePodList(all, slices.Collect(maps.Keys(d.pods)), now)
+	var known []string
+	for uid, p := range d.pods {
+		switch {
+		case p.watched:
+			known = append(known, uid)
+		case !p.gone:
+			p.missing = true
+			d.finalList.done, d.finalList.nextAt = false, time.Time{}
+		}
+	}
+	d.mergePodList(all, known, now)
+	for _, p := range all {
+		d.pods[p.UID].watched = true
+	}
 }
 
 // mergePodList takes over a list of the node's pods. A pod with a UID in known that is not in the list is gone.
@@ -276,7 +294,7 @@ func (d *Drain) mergePodList(all []kubeapi.Pod, known []string, now time.Time) {
 	}
 }
 
-func (d *Drain) addOrUpdatePod(pod kubeapi.Pod, now time.Time) {
+func (d *Drain) addOrUpdatePod(pod kubeapi.Pod, now time.Time) *podState {
 	p := d.pods[pod.UID]
 	if p == nil {
 		p = &podState{wantedGrace: wantedGrace(&pod, d.options.GraceSeconds), wave: waveIndex(&pod, d.options.WaveBoundaries)}
@@ -286,11 +304,13 @@ func (d *Drain) addOrUpdatePod(pod kubeapi.Pod, now time.Time) {
 		i, _ := slices.BinarySearchFunc(d.podsByName, p, compareByName)
 		d.podsByName = slices.Insert(d.podsByName, i, p)
 	}
+	p.missing = false
 	p.setPod(pod)
 	d.attributeToSurge(p, now)
 	d.decidePodAction(p, now)
 	d.reviewSurge(p)
 	d.pdbs.assignPDBBackoff(p)
+	return p
 }
 
 func (d *Drain) markPodGone(pod kubeapi.Pod, now time.Time) {

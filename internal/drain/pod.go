@@ -38,9 +38,11 @@ type podState struct {
 	stoppingSince     time.Time // when the deletion took effect, of any client
 	givenGrace        time.Duration
 
-	gone   bool
-	end    PodEnd
-	goneAt time.Time
+	watched bool // the watch has shown it, and not only a final list
+	missing bool // a list lacks it, which may be older than the pod
+	gone    bool
+	end     PodEnd
+	goneAt  time.Time
 
 	blocked      BlockedPod // zero Reason: not blocked
 	delays       []Delay
@@ -76,8 +78,8 @@ func (p *podState) isWaiting() bool {
 	return !p.gone && p.action == podrules.Evict && p.removal == NotRemoved && !p.isTerminating()
 }
 
-// needsRemoval reports whether the pod has to be removed and is not gone.
-func (p *podState) needsRemoval() bool { return !p.gone && p.action != podrules.Skip }
+// needsRemoval reports whether the pod has to be removed and is not gone. The next final list shows whether a missing pod is.
+func (p *podState) needsRemoval() bool { return !p.gone && !p.missing && p.action != podrules.Skip }
 
 // setPod takes over a newer state of the same pod.
 func (p *podState) setPod(pod kubeapi.Pod) {

@@ -29,7 +29,8 @@ type scenario struct {
 	faultPercent      int // percent of the requests
 	seed              int
 	watchLifetime     time.Duration
-	failingLists      int // so many at the start
+	listAnswerTime    time.Duration // of every second list, after the pods were read
+	failingLists      int           // so many at the start
 
 	forced          bool
 	limit, margin   time.Duration // deadline or TimeoutAt
@@ -107,14 +108,19 @@ func drawSeconds(t *rapid.T, name string, of ...int) time.Duration {
 	return time.Duration(rapid.SampledFrom(of).Draw(t, name)) * time.Second
 }
 
+func drawMilliseconds(t *rapid.T, name string, of ...int) time.Duration {
+	return time.Duration(rapid.SampledFrom(of).Draw(t, name)) * time.Millisecond
+}
+
 func drawScenario(t *rapid.T) scenario {
 	w := scenario{
 		latency:         time.Duration(rapid.IntRange(0, 300).Draw(t, "latency")) * time.Millisecond,
-		watchLag:        time.Duration(rapid.SampledFrom([]int{0, 0, 10, 500, 3000}).Draw(t, "lag")) * time.Millisecond,
-		controllerDelay: time.Duration(rapid.SampledFrom([]int{10, 10, 300, 3_600_000}).Draw(t, "controlling")) * time.Millisecond,
+		watchLag:        drawMilliseconds(t, "lag", 0, 0, 10, 500, 3000),
+		controllerDelay: drawMilliseconds(t, "controlling", 10, 10, 300, 3_600_000),
 		faultPercent:    rapid.SampledFrom([]int{0, 0, 10, 40, 90}).Draw(t, "faulty"),
 		seed:            rapid.Int().Draw(t, "seed"),
-		watchLifetime:   drawSeconds(t, "watchLives", 0, 0, 1, 7),
+		watchLifetime:   drawMilliseconds(t, "watchLives", 0, 0, 200, 1000, 7000),
+		listAnswerTime:  drawSeconds(t, "listAnswers", 0, 0, 1, 8),
 		failingLists:    rapid.SampledFrom([]int{0, 0, 1, 20}).Draw(t, "listFails"),
 		forced:          rapid.Bool().Draw(t, "forced"),
 		limit:           drawSeconds(t, "limit", 1, 2, 5, 10, 30, 60, 120, 600),
@@ -143,7 +149,7 @@ func drawScenario(t *rapid.T) scenario {
 		}
 		p := podSpec{
 			copies:  rapid.SampledFrom([]int{1, 1, 1, 1, 30, 100}).Draw(t, "copies"),
-			arrives: drawSeconds(t, "arrives", 0, 0, 0, 1, 8),
+			arrives: drawMilliseconds(t, "arrives", 0, 0, 0, 400, 1000, 8000),
 			changes: []podOption{
 				withGrace(drawSeconds(t, "grace", 0, 1, 5, 30, 30, 120)), withStopTime(stops),
 				withLabel("app", rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "app")),
@@ -252,6 +258,9 @@ func (w scenario) addTo(s *sim) {
 			}
 		}
 		return w.faultFor(c)
+	}
+	if w.listAnswerTime > 0 {
+		s.listAnswerTime = func(n int) time.Duration { return time.Duration(n%2) * w.listAnswerTime }
 	}
 	if w.watchLifetime > 0 {
 		s.watchLifetime = func(n int) (time.Duration, bool) { return w.watchLifetime, n%2 == 0 }
@@ -458,8 +467,8 @@ func (w scenario) checkRequests(s *sim, forced bool, took time.Duration, breaks 
 // checkDrained checks that no pod is left that has to be removed.
 func (w scenario) checkDrained(s *sim, d *Drain, breaks func(string, ...any)) {
 	for _, p := range s.listRemainingPods() {
-		if p.CreationTimestamp.Equal(time.Now()) {
-			continue // it arrived at the very time of the final list
+		if !p.CreationTimestamp.Before(s.finalReadAt) {
+			continue // it arrived after the pods were read for the final list
 		}
 		if v := d.decisionFor(&p.Pod); v.Action != podrules.Skip {
 			breaks("I7: drained with pod %s (%s) left", p.Name, v.Rule)
@@ -469,7 +478,7 @@ func (w scenario) checkDrained(s *sim, d *Drain, breaks func(string, ...any)) {
 
 // checkNotEmptyBefore checks that the node was not empty for a while before a time, if the API server worked.
 func (w scenario) checkNotEmptyBefore(s *sim, d *Drain, at time.Time, breaks func(string, ...any)) {
-	if w.faultPercent > 0 || w.failingLists > 0 || w.watchLifetime > 0 || slices.ContainsFunc(w.apiFailures, func(x apiFailure) bool { return x.verb == "list" }) {
+	if w.faultPercent > 0 || w.failingLists > 0 || w.watchLifetime > 0 || w.listAnswerTime > 0 || slices.ContainsFunc(w.apiFailures, func(x apiFailure) bool { return x.verb == "list" }) {
 		return
 	}
 	empty := d.startedAt

@@ -41,6 +41,8 @@ type sim struct {
 
 	// listLag is how many events the first list lacks.
 	listLag int
+	// listAnswerTime, if set, returns how long the answer to the nth list (from 0) takes after the pods were read.
+	listAnswerTime func(n int) time.Duration
 
 	mu   sync.Mutex
 	uids int
@@ -54,6 +56,8 @@ type sim struct {
 	calls     map[string]int // by verb
 	// conflicts counts the evictions that found their PDB changed by another client.
 	conflicts   int
+	lists       int            // lists of pods that were read
+	finalReadAt time.Time      // when the pods were read for the latest final list
 	inFlight    map[string]int // by verb
 	maxInFlight int            // requests of one verb in flight at once
 	watches     int
@@ -825,16 +829,16 @@ func (s *sim) listAndWatch(ctx context.Context, node string, h kubeapi.Handler[k
 		if !elapsed.Sleep(ctx, s.latency) {
 			return ctx.Err()
 		}
-		pods, at, err := s.listPods(ctx, node)
+		list, err := s.listPods(ctx, node)
 		if err != nil {
 			return err
 		}
 		if s.listLag > 0 {
-			pods, at = s.listAsOfEvent(node, at-s.listLag)
+			list.pods, list.seen = s.listAsOfEvent(node, list.seen-s.listLag)
 			s.listLag = 0
 		}
-		h.Replaced(pods)
-		*next = at
+		h.Replaced(list.pods)
+		*next = list.seen
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -859,27 +863,44 @@ func (s *sim) listAndWatch(ctx context.Context, node string, h kubeapi.Handler[k
 	return errors.New("watch broke")
 }
 
-func (s *sim) listPods(ctx context.Context, node string) ([]kubeapi.Pod, int, error) {
+// podList has the pods of a node at one time.
+type podList struct {
+	pods   []kubeapi.Pod
+	seen   int // number of events before
+	readAt time.Time
+}
+
+func (s *sim) listPods(ctx context.Context, node string) (podList, error) {
 	if err := s.faultError(ctx, call{verb: "list"}); err != nil {
-		return nil, 0, err
+		return podList{}, err
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	var pods []kubeapi.Pod
+	n, list := s.lists, podList{seen: len(s.events), readAt: time.Now()}
+	s.lists++
 	for _, p := range s.pods {
 		if p.Spec.NodeName == node && !p.gone {
-			pods = append(pods, p.snapshot())
+			list.pods = append(list.pods, p.snapshot())
 		}
 	}
-	return pods, len(s.events), ctx.Err()
+	s.mu.Unlock()
+	if s.listAnswerTime != nil {
+		elapsed.Sleep(ctx, s.listAnswerTime(n))
+	}
+	return list, ctx.Err()
 }
 
 func (s *sim) ListPodsOnNode(ctx context.Context, node string) ([]kubeapi.Pod, error) {
 	if !elapsed.Sleep(ctx, s.latency) {
 		return nil, ctx.Err()
 	}
-	pods, _, err := s.listPods(ctx, node)
-	return pods, err
+	list, err := s.listPods(ctx, node)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.finalReadAt = list.readAt
+	return list.pods, nil
 }
 
 // listAsOfEvent returns the pods after the first seen events, and the number of these events.
