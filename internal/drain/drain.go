@@ -65,7 +65,8 @@ type TimeLimits struct {
 	AnnouncedAt time.Time
 	// Margin is kept free before the deadline, so that the kubelet can report and the API server can receive it.
 	Margin time.Duration
-	// TimeoutAt is when a voluntary drain stops trying; zero means never. It does not cap any grace.
+	// TimeoutAt is when a voluntary drain stops trying; zero means never. It does not cap any grace. A drain that starts later
+	// evicts no pod, but it still finds out whether the node is empty.
 	TimeoutAt time.Time
 }
 

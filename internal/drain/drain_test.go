@@ -613,6 +613,37 @@ func TestUserGraceReplacesPodGrace(t *testing.T) {
 	})
 }
 
+func TestI8DrainStartedAfterItsTimeoutFindsNodeEmpty(t *testing.T) {
+	for name, c := range map[string]struct {
+		pods    int
+		list    *fault
+		outcome Outcome
+		takes   time.Duration
+		detail  string
+	}{
+		"empty node":  {outcome: Drained, takes: lateBindWait},
+		"pods remain": {pods: 2, outcome: TimedOut, detail: "gave-up with 2 pods left: shop/web-0"},
+		"no answer":   {list: &fault{hang: true}, outcome: TimedOut, takes: emptyCheckTime, detail: "no answer from the API server"},
+	} {
+		t.Run(name, simulateFunc(func(t *testing.T, s *sim) {
+			s.addPods(c.pods, "web-%d")
+			s.fault = func(r call) *fault {
+				if r.verb == "list" {
+					return c.list
+				}
+				return nil
+			}
+			r, err := runDrain(t, s, Options{TimeLimits: TimeLimits{TimeoutAt: time.Now().Add(-time.Minute)}})
+			checkOutcome(t, r, err, c.outcome)
+			checkTookAbout(t, r, c.takes)
+			s.checkRequestCount(t, "evict", 0)
+			if c.detail != "" {
+				check.ErrorContains(t, err, c.detail)
+			}
+		}))
+	}
+}
+
 func TestPassedDeadlineEndsDrainAtOnce(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		s.addPod("web")

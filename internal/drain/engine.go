@@ -23,6 +23,8 @@ const (
 	// finalListInterval is the pause between two final lists while the drain waits for volumes. The watch may miss a
 	// pod that arrives in that time.
 	finalListInterval = 10 * time.Second
+	// emptyCheckTime is how long after its start a drain may list the node's pods even if its timeout has passed.
+	emptyCheckTime = 2 * time.Second
 	// idleWait is the longest pause of the engine if no time limit comes earlier. Every event ends the pause.
 	idleWait = time.Hour
 )
@@ -384,10 +386,20 @@ func (d *Drain) checkOutcome(now time.Time) (outcome Outcome, over bool) {
 		return Drained, true
 	case d.terms.HasDeadline() && !now.Before(d.terms.Deadline):
 		return DeadlinePassed, true
-	case !d.terms.TimeoutAt.IsZero() && !now.Before(d.terms.TimeoutAt):
+	case d.hasTimedOut(now):
 		return TimedOut, true
 	}
 	return "", false
+}
+
+// hasTimedOut reports whether a voluntary drain stops trying. A drain may start after its timeout, because its process was
+// restarted. If the node may be empty, such a drain has emptyCheckTime to confirm that (I8).
+func (d *Drain) hasTimedOut(now time.Time) bool {
+	if d.terms.TimeoutAt.IsZero() || now.Before(d.terms.TimeoutAt) {
+		return false
+	}
+	mayBeEmpty := !d.listed || d.isEmpty() && !d.finalList.done
+	return !mayBeEmpty || !now.Before(d.startedAt.Add(emptyCheckTime))
 }
 
 func (d *Drain) hasPod(is func(*podState) bool) bool { return slices.ContainsFunc(d.remaining, is) }
@@ -522,10 +534,10 @@ func laterOf(a, b time.Time) time.Time {
 	return a
 }
 
-// nextTimeLimit returns the next deadline or timeout, or the time after idleWait if that is earlier.
+// nextTimeLimit returns the next time at which a time limit may end the drain, or the time after idleWait if that is earlier.
 func (d *Drain) nextTimeLimit(now time.Time) time.Time {
 	next := now.Add(idleWait)
-	for _, t := range []time.Time{d.terms.Deadline, d.terms.TimeoutAt} {
+	for _, t := range []time.Time{d.terms.Deadline, d.terms.TimeoutAt, d.startedAt.Add(emptyCheckTime)} {
 		if t.After(now) && t.Before(next) {
 			next = t
 		}

@@ -377,7 +377,10 @@ func (w scenario) runAndCheck(parent context.Context) (broken []error) {
 	if err := s.compareReport(r, w.watchLifetime == 0 && w.failingLists == 0); err != nil {
 		breaks("%w", err)
 	}
-	limit := earlierNonZero(last.Deadline, last.TimeoutAt)
+	limit := last.Deadline
+	if limit.IsZero() {
+		limit = laterOf(last.TimeoutAt, began.Add(emptyCheckTime))
+	}
 	if ended.After(limit.Add(10*time.Millisecond + restoring)) {
 		breaks("Run returned %s after its limit", ended.Sub(limit))
 	}
