@@ -44,6 +44,9 @@ type WatchScope struct {
 	// wait for the cache to catch up. The watch that follows reports what is missing. A list after an error is always
 	// current.
 	AllowCachedList bool
+	// ListTimeout is the timeout of each page of a list. 0 is DefaultTimeout. After each timeout it doubles, up to
+	// DefaultTimeout, because a slow API server needs more time.
+	ListTimeout time.Duration
 }
 
 func (s WatchScope) query() url.Values {
@@ -81,11 +84,17 @@ type objectOf[T any] interface {
 func ListAndWatch[T any, P objectOf[T]](ctx context.Context, c *Client, s WatchScope, h Handler[T]) error {
 	pause := firstBackoff
 	version := s.ResourceVersion
+	listTimeout := s.ListTimeout
 	for ctx.Err() == nil {
 		began := time.Now()
 		next, err := listAndWatchOnce[T, P](ctx, c, s, version, h)
 		version = next
 		s.AllowCachedList = false
+		if next == "" && errors.Is(err, context.DeadlineExceeded) {
+			s.ListTimeout = min(2*s.ListTimeout, c.timeout)
+		} else {
+			s.ListTimeout = listTimeout
+		}
 		if time.Since(began) > maxBackoff {
 			pause = firstBackoff // it worked for a while
 		}
@@ -131,7 +140,7 @@ func listAllPages[T any](ctx context.Context, c *Client, s WatchScope) (items []
 	q.Set("limit", strconv.Itoa(pageSize))
 	for {
 		var page listMeta
-		err := c.sendAndRead(ctx, request{method: http.MethodGet, path: s.Path, query: q}, func(body io.Reader) (err error) {
+		err := c.sendAndRead(ctx, request{method: http.MethodGet, path: s.Path, query: q, timeout: s.ListTimeout}, func(body io.Reader) (err error) {
 			page, err = decodeList(body, func(item T) { items = append(items, item) })
 			return err
 		})

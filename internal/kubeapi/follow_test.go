@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 	"github.com/slipway-dev/slipway/internal/testing/virtual"
 )
 
@@ -341,6 +342,23 @@ func TestWatchThatNeverBeginsTimesOut(t *testing.T) {
 		told := follow(t, s, headerTimeout+time.Second)
 		want := []string{"replaced []", "failed: watch /api/v1/pods: GET /api/v1/pods: …", "changed a@6"}
 		check.Equal(t, want, told, cmp.Comparer(matchesPrefix))
+	})
+}
+
+// A notice may give 30 s, so that an unanswered list must not take 20 s of them.
+func TestUnansweredPodListIsSentAgainSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mute := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+		lost := answer(410, status(410, "Expired", "too old"))
+		s := &script{steps: []http.HandlerFunc{mute, mute, mute, mute, podList("5"), lost, mute, podList("6")}}
+		told := follow(t, s, 90*time.Second)
+		check.Equal(t, []string{"failed: …", "failed: …", "failed: …", "failed: …", "replaced []", "failed: …", "failed: …", "replaced []"}, told, cmp.Comparer(matchesPrefix))
+		must.Not(t, len(s.asked) < 8, "%d requests, want at least 8", len(s.asked))
+		for i, want := range map[int]time.Duration{1: podListTimeout, 2: 2 * podListTimeout, 3: DefaultTimeout, 4: DefaultTimeout, 7: podListTimeout} {
+			if took := s.asked[i].at.Sub(s.asked[i-1].at); took < want || took > want+maxBackoff {
+				t.Errorf("request %d came %s after the one before, want %s and a pause", i, took, want)
+			}
+		}
 	})
 }
 

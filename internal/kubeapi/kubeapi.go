@@ -8,6 +8,7 @@ package kubeapi
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -58,7 +59,8 @@ type request struct {
 	path        []string
 	query       url.Values
 	contentType string
-	body        any // nil, []byte as it is, or a value to encode as JSON
+	body        any           // nil, []byte as it is, or a value to encode as JSON
+	timeout     time.Duration // 0 is the timeout of the client
 }
 
 // sendAndDecode sends r and decodes the object of a 2xx response into out, which may be nil. Any other response is a
@@ -84,7 +86,7 @@ func fetchObject[T any, P objectOf[T]](ctx context.Context, c *Client, r request
 
 // sendAndRead sends r and calls read with the body of a 2xx response.
 func (c *Client) sendAndRead(ctx context.Context, r request, read func(io.Reader) error) error {
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(r.timeout, c.timeout))
 	defer cancel()
 	resp, err := c.send(ctx, r) //nolint:bodyclose // drainBody closes it
 	if err != nil {

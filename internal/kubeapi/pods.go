@@ -12,11 +12,15 @@ func podScope(node string) WatchScope {
 	return WatchScope{Path: []string{"api", "v1", "pods"}, FieldSelector: "spec.nodeName=" + node}
 }
 
+// podListTimeout is the first timeout of the list that a drain begins with. A notice may give 30 s, and a proxy or an API server
+// may never answer the list. The list is small, and the API server answers it from its cache.
+const podListTimeout = 5 * time.Second
+
 // WatchPodsOnNode lists and watches the pods that are bound to one node, see [ListAndWatch]. The first list may be
 // slightly outdated.
 func (c *Client) WatchPodsOnNode(ctx context.Context, node string, h Handler[Pod]) error {
 	s := podScope(node)
-	s.AllowCachedList = true
+	s.AllowCachedList, s.ListTimeout = true, podListTimeout
 	return ListAndWatch(ctx, c, s, h)
 }
 
