@@ -311,7 +311,7 @@ func (d *Drain) addOrUpdatePod(pod kubeapi.Pod, now time.Time) *podState {
 	d.attributeToSurge(p, now)
 	d.decidePodAction(p, now)
 	d.reviewSurge(p)
-	d.pdbs.assignPDBBackoff(p)
+	d.pdbs.assignPDBBackoff(p, now)
 	return p
 }
 

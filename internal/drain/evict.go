@@ -324,7 +324,7 @@ func (d *Drain) delayPodAfterPDBDenial(ctx context.Context, p *podState, now tim
 	}
 	pause := max(minRetryPause, min(status.RetryAfter, longest))
 	d.extendBackoffForPod(p, d.pdbs.backoffOfDenyingPDB(&p.pod, status), denialMessage(status), now, pause, longest)
-	d.pdbs.assignMissingBackoffs(d.remaining, p.pod.Namespace)
+	d.pdbs.assignMissingBackoffs(d.remaining, p.pod.Namespace, now)
 }
 
 // extendBackoffForPod makes a pod wait for a shared backoff, and makes the backoff longer: at least pause, at most

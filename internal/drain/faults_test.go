@@ -3,6 +3,7 @@ package drain
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -60,6 +61,36 @@ func TestI2BrokenWebhookForcesNoOtherNamespace(t *testing.T) {
 			}))
 		}
 	}
+}
+
+// Each event of a PDB reviews the pods that wait.
+func TestServerErrorsCountAsNoDenials(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		pods := s.addPods(minPodsToReadPDBs, "web-%d", withLabel("app", "web"))
+		plain := s.addPod("plain")
+		pdb := s.addPDB("web", 0, 10, map[string]string{"app": "web"})
+		const fails = 10 * time.Second
+		for at := 100 * time.Millisecond; at < fails; at += 100 * time.Millisecond {
+			s.changeAfter(at, func() { pdb.expected++; s.wakeWatchers() })
+		}
+		began := time.Now()
+		s.failWhen(fault{err: &kubeapi.StatusError{Code: 500, Message: "etcdserver: request timed out"}}, func(c call) bool {
+			return c.verb == "evict" && time.Since(began) < fails
+		})
+		r := runDrainTo(t, s, Drained, Options{})
+		for _, p := range append(pods, plain) {
+			got := podReportOf(t, r, p)
+			check.Not(t, slices.ContainsFunc(got.Delays, func(d Delay) bool { return d.Reason != ObstacleError }), "%s: delays %+v", p.Name, got.Delays)
+		}
+		// Each pod once, and then one request for each pause: 200 ms, 400 ms, 800 ms, 1.6 s and 2 s.
+		n := 0
+		for _, q := range s.findRequests("evict", nil) {
+			if q.at.Sub(began) < fails {
+				n++
+			}
+		}
+		check.Not(t, n > len(pods)+1+9, "%d evictions in %s", n, fails)
+	})
 }
 
 // The pods of the other namespace arrive when all requests in flight hang.

@@ -91,6 +91,11 @@ func (b *sharedBackoff) extend(now time.Time, minPause, maxPause time.Duration) 
 	b.until = now.Add(b.pause)
 }
 
+// isFromPDB reports whether PDBs have denied an eviction. Otherwise the API server fails or a permission is missing.
+func (b *sharedBackoff) isFromPDB() bool {
+	return b.reason == ObstaclePDB || b.reason == ObstacleMultiplePDBs
+}
+
 func (b *sharedBackoff) reset() { b.pause, b.until, b.refusedSince = 0, time.Time{}, time.Time{} }
 
 func newPDBState() *pdbState {
@@ -301,9 +306,10 @@ func joinPDBNames(covering []*kubeapi.PodDisruptionBudget) string {
 	return strings.Join(all, ", ")
 }
 
-// assignPDBBackoff makes a pod wait for the backoff of its PDBs, if these PDBs have denied the eviction of another pod.
-func (b *pdbState) assignPDBBackoff(p *podState) {
-	if !p.isWaiting() || p.forceDeletion || (p.backoff != nil && !p.backoff.evictionsOnly) {
+// assignPDBBackoff makes a pod wait for the backoff of its PDBs, if these PDBs have denied the eviction of another pod. A pause
+// after another obstacle ends first.
+func (b *pdbState) assignPDBBackoff(p *podState, now time.Time) {
+	if !p.isWaiting() || p.forceDeletion || p.backoff != nil && !p.backoff.isFromPDB() && now.Before(p.backoff.until) {
 		return
 	}
 	covering, ok := b.pdbsCovering(&p.pod)
@@ -320,10 +326,10 @@ func (b *pdbState) assignPDBBackoff(p *podState) {
 }
 
 // assignMissingBackoffs calls assignPDBBackoff for each pod of the namespace that has no backoff.
-func (b *pdbState) assignMissingBackoffs(pods []*podState, namespace string) {
+func (b *pdbState) assignMissingBackoffs(pods []*podState, namespace string, now time.Time) {
 	for _, p := range pods {
 		if p.backoff == nil && p.pod.Namespace == namespace {
-			b.assignPDBBackoff(p)
+			b.assignPDBBackoff(p, now)
 		}
 	}
 }
@@ -335,10 +341,10 @@ func (b *pdbState) reassignBackoffs(pods []*podState, namespace string, now time
 		if p.pod.Namespace != namespace || !p.isWaiting() {
 			continue
 		}
-		if p.backoff != nil && p.backoff.evictionsOnly && p.backoff.reason != ObstacleForbidden {
+		if p.backoff != nil && p.backoff.isFromPDB() {
 			b.moveBackoffToCoveringPDBs(p)
 		} else {
-			b.assignPDBBackoff(p)
+			b.assignPDBBackoff(p, now)
 		}
 		if backoff := p.backoff; backoff != nil && (p.blocked.Reason == ObstaclePDB || p.blocked.Reason == ObstacleMultiplePDBs) {
 			p.setBlocked(backoff.reason, backoff.pdb, b.explainObstacle(backoff.reason, &p.pod, backoff.detail), now)
