@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -210,12 +211,12 @@ func (k *Holder) notifyIfChanged(changed func()) {
 // next call of SetWanted.
 func (k *Holder) reconcileLease(ctx context.Context) (next time.Duration) {
 	k.mu.Lock()
-	wanted, until := k.wanted, k.heldUntil
+	wanted, until, mayBeHolder := k.wanted, k.heldUntil, k.mayBeHolder
 	k.mu.Unlock()
 	var err error
 	next = renewInterval
 	switch {
-	case !wanted && k.lease == nil:
+	case !wanted && k.lease == nil && !mayBeHolder:
 		clear(k.observations)
 		k.foundNoneFree = false
 		return 0
@@ -380,7 +381,11 @@ func (k *Holder) writeSelfAsHolder(ctx context.Context, l kubeapi.Lease) (writte
 	l.Spec.HolderIdentity = k.options.Identity
 	l.Spec.LeaseDurationSeconds = int32(leaseDuration / time.Second)
 	l.Spec.RenewTime = kubeapi.MicroTime{Time: began}
+	mayHaveBeen := k.setMayBeHolder(true) // before the request, because its answer may be late or lost
 	made, err := k.createOrUpdateLease(ctx, l)
+	if isRefusal(err) {
+		k.setMayBeHolder(mayHaveBeen)
+	}
 	switch {
 	case kubeapi.IsConflict(err), kubeapi.IsAlreadyExists(err), kubeapi.IsNotFound(err):
 		return false, nil
@@ -390,10 +395,9 @@ func (k *Holder) writeSelfAsHolder(ctx context.Context, l kubeapi.Lease) (writte
 	if was != k.options.Identity {
 		k.options.Log.Info("acquired a slot", "slot", l.Name, "previousHolder", was)
 	}
-	k.lease = made
+	k.lease, k.releaseDeadline = made, time.Time{}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.mayBeHolder = true
 	if k.wanted { // it may have changed meanwhile
 		k.heldUntil, k.holders = began.Add(ownershipTimeout), nil
 	}
@@ -412,19 +416,37 @@ func (k *Holder) renewOrReacquire(ctx context.Context) error {
 }
 
 func (k *Holder) clearHeld() {
+	k.releaseDeadline = time.Time{}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.heldUntil, k.mayBeHolder = time.Time{}, false
 }
 
-// releaseLease removes this holder's name from its Lease. If the requests fail for too long, the Lease expires, and
-// another process can take it.
+// isRefusal reports whether the API server itself has refused a write. Any other error may come after the write took effect.
+func isRefusal(err error) bool {
+	status := kubeapi.ToStatusError(err)
+	return status != nil && status.Reason != "" && status.Code < http.StatusInternalServerError
+}
+
+// setMayBeHolder sets whether a Lease may name this holder, and returns what was set before.
+func (k *Holder) setMayBeHolder(may bool) (before bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	before, k.mayBeHolder = k.mayBeHolder, may
+	return before
+}
+
+// releaseLease removes this holder's name from its Lease. If the Lease is unknown or has changed, it looks for it first. If the
+// requests fail for too long, the Lease expires, and another process can take it.
 func (k *Holder) releaseLease(ctx context.Context) error {
 	if k.releaseDeadline.IsZero() {
 		k.releaseDeadline = time.Now().Add(leaseDuration)
 	}
-	err := k.clearLeaseHolder(ctx, *k.lease)
-	if kubeapi.IsConflict(err) {
+	var err error
+	if k.lease != nil {
+		err = k.clearLeaseHolder(ctx, *k.lease)
+	}
+	if k.lease == nil || kubeapi.IsConflict(err) {
 		var leases map[string]kubeapi.Lease
 		if leases, err = k.listLeases(ctx); err == nil {
 			if own := k.findOwnLease(leases); own != nil {
@@ -436,9 +458,7 @@ func (k *Holder) releaseLease(ctx context.Context) error {
 		return err
 	}
 	k.lease, k.releaseDeadline = nil, time.Time{}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.mayBeHolder = false
+	k.setMayBeHolder(false)
 	return nil
 }
 

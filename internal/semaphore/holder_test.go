@@ -124,7 +124,8 @@ func (s *fakeServer) requestCount() int {
 type connection struct {
 	*fakeServer
 
-	cut atomic.Bool
+	cut     atomic.Bool
+	refused error // the answer to each request that creates a Lease, if set
 }
 
 func (l *connection) ListLeases(ctx context.Context, namespace, selector string) ([]kubeapi.Lease, error) {
@@ -137,6 +138,9 @@ func (l *connection) ListLeases(ctx context.Context, namespace, selector string)
 func (l *connection) CreateLease(ctx context.Context, lease kubeapi.Lease) (*kubeapi.Lease, error) {
 	if l.cut.Load() {
 		return nil, errConnection
+	}
+	if l.refused != nil {
+		return nil, l.refused
 	}
 	return l.fakeServer.CreateLease(ctx, lease)
 }
@@ -313,6 +317,84 @@ func TestHolderThatCannotRenewLosesItsSlot(t *testing.T) {
 		time.Sleep(ownershipTimeout)
 		if a.IsHeld() {
 			t.Error("still held after ownershipTimeout")
+		}
+	})
+}
+
+// failNext makes the next n requests fail without a change.
+func (s *fakeServer) failNext(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.nextFault = func() (time.Duration, bool, bool) {
+		n--
+		return time.Millisecond, n >= 0, false
+	}
+}
+
+// holders returns the holders of all slots.
+func (s *fakeServer) holders() (names []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range s.leases {
+		if l.Spec.HolderIdentity != "" {
+			names = append(names, l.Spec.HolderIdentity)
+		}
+	}
+	return names
+}
+
+func TestEachReleaseIsRetriedForItsOwnTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeServer()
+		a := startHolder(t, s, "a", 1)
+		a.SetWanted(true, time.Time{})
+		time.Sleep(time.Second)
+		for range 2 { // the slot is wanted again before its first release has succeeded
+			s.failNext(1)
+			a.SetWanted(false, time.Time{})
+			time.Sleep(retryInterval / 4)
+			if a.IsReleased() || !slices.Equal(s.holders(), []string{"a"}) {
+				t.Fatalf("released: %v after a failure, holders %v", a.IsReleased(), s.holders())
+			}
+			a.SetWanted(true, time.Time{})
+			time.Sleep(2 * leaseDuration)
+		}
+	})
+}
+
+func TestSlotOfAnUnansweredRequestIsReleased(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeServer()
+		writes := 0
+		s.nextFault = func() (time.Duration, bool, bool) {
+			writes++
+			return time.Millisecond, false, writes == 2 // the first request lists
+		}
+		a := startHolder(t, s, "a", 1)
+		a.SetWanted(true, time.Time{})
+		time.Sleep(retryInterval / 4)
+		a.SetWanted(false, time.Time{})
+		if a.IsReleased() || !slices.Equal(s.holders(), []string{"a"}) {
+			t.Fatalf("released: %v before its release, holders %v", a.IsReleased(), s.holders())
+		}
+		time.Sleep(time.Second)
+		if !a.IsReleased() || len(s.holders()) > 0 {
+			t.Errorf("released: %v, holders %v", a.IsReleased(), s.holders())
+		}
+	})
+}
+
+// A refused request has changed nothing, so no slot has to be released.
+func TestRefusedSlotIsReleasedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeServer()
+		a := startHolder(t, s, "a", 1)
+		a.connection.refused = &kubeapi.StatusError{Code: 403, Reason: "Forbidden"}
+		a.SetWanted(true, time.Time{})
+		time.Sleep(time.Second)
+		a.SetWanted(false, time.Time{})
+		if !a.IsReleased() {
+			t.Error("not released, although no request has taken effect")
 		}
 	})
 }
