@@ -121,8 +121,9 @@ func (p *podState) attributeToUnansweredRequest() {
 	}
 	method := p.unansweredRequest
 	if p.isTerminating() {
+		grace := p.pod.DeletionGracePeriodSeconds // nil in a document that the API server did not write
 		switch evicted := hasEvictionCondition(&p.pod); {
-		case method == GraceShortened && *p.pod.DeletionGracePeriodSeconds > 1, method == Evicted && !evicted:
+		case method == GraceShortened && (grace == nil || *grace > 1), method == Evicted && !evicted:
 			return
 		case method == ForceDeleted && evicted: // the eviction before it had worked
 			method = Evicted

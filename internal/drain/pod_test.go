@@ -97,3 +97,10 @@ func TestObjectRemovalKeepsGivenGrace(t *testing.T) {
 		})
 	}
 }
+
+func TestTerminatingPodWithoutGraceIsNotAttributed(t *testing.T) {
+	p := &podState{unansweredRequest: GraceShortened}
+	p.pod.DeletionTimestamp = ptr(time.Date(2026, 9, 1, 12, 0, 0, 0, time.UTC))
+	p.attributeToUnansweredRequest()
+	check.Is(t, NotRemoved, p.removal)
+}
