@@ -348,7 +348,7 @@ func (d *Drain) startGroupCheck(ctx context.Context, g *groupState, now time.Tim
 		bounded, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
 		pdbs, pdbErr := d.listPDBsOfGroup(bounded, g.namespace, len(pods))
-		errs := d.sendDryRuns(bounded, method, requests)
+		errs := d.sendDryRuns(bounded, method, requests, inFlight) // the engine may change its options
 		d.inbox.putAndWake(func(now time.Time) {
 			g.checking = false
 			tracker.inFlight -= inFlight
@@ -373,14 +373,14 @@ func (d *Drain) listPDBsOfGroup(ctx context.Context, namespace string, pods int)
 	return ns, err
 }
 
-// sendDryRuns sends the requests, and returns their errors in the same order.
-func (d *Drain) sendDryRuns(ctx context.Context, method RemovalMethod, requests []kubeapi.PodRemoval) []error {
+// sendDryRuns sends the requests, at most maxInFlight at once, and returns their errors in the same order.
+func (d *Drain) sendDryRuns(ctx context.Context, method RemovalMethod, requests []kubeapi.PodRemoval, maxInFlight int) []error {
 	send := d.api.EvictPod
 	if method != Evicted {
 		send = d.api.DeletePod
 	}
 	errs := make([]error, len(requests))
-	slots := make(chan struct{}, d.options.maxOtherInFlight())
+	slots := make(chan struct{}, maxInFlight)
 	var all sync.WaitGroup
 	for i := range requests {
 		slots <- struct{}{}
