@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"github.com/slipway-dev/slipway/internal/drain"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
 func newPDBObject(b *policyv1.PodDisruptionBudget) Object {
@@ -99,7 +99,7 @@ func neverAllowsReason(b *policyv1.PodDisruptionBudget) (reason, remedy string) 
 	case findSyncError(b) != "":
 		return "the disruption controller cannot compute it (" + findSyncError(b) + ")",
 			"set minAvailable to a number: percentages and maxUnavailable need a controller with a scale"
-	case drain.CanNeverAllowEviction(s.DesiredHealthy, s.ExpectedPods):
+	case kubeapi.CanNeverAllowEviction(s.DesiredHealthy, s.ExpectedPods):
 		return fmt.Sprintf("%d pods must be healthy, and %d are expected", s.DesiredHealthy, s.ExpectedPods),
 			"run more replicas, or replace minAvailable by maxUnavailable: 1"
 	}

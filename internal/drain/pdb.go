@@ -406,11 +406,5 @@ func explainPDB(b *kubeapi.PodDisruptionBudget) string {
 func isStuckPDB(b *kubeapi.PodDisruptionBudget) bool {
 	s := b.Status
 	return s.ExpectedPods > 0 && s.CurrentHealthy >= s.ExpectedPods && s.DisruptionsAllowed == 0 &&
-		len(s.DisruptedPods) == 0 && CanNeverAllowEviction(s.DesiredHealthy, s.ExpectedPods)
-}
-
-// CanNeverAllowEviction reports whether a PDB requires at least as many healthy pods as there are pods. Such a PDB
-// allows no eviction, even if all pods are healthy.
-func CanNeverAllowEviction(desiredHealthy, expectedPods int32) bool {
-	return expectedPods > 0 && desiredHealthy >= expectedPods
+		len(s.DisruptedPods) == 0 && kubeapi.CanNeverAllowEviction(s.DesiredHealthy, s.ExpectedPods)
 }

@@ -176,6 +176,12 @@ func (b *PodDisruptionBudget) ExemptsUnready() bool {
 	return b.Spec.UnhealthyPodEvictionPolicy == "AlwaysAllow" || b.Status.DesiredHealthy > 0 && b.Status.CurrentHealthy >= b.Status.DesiredHealthy
 }
 
+// CanNeverAllowEviction reports whether a PodDisruptionBudget requires at least as many healthy pods as there are pods. It then
+// allows no eviction, even if all pods are healthy.
+func CanNeverAllowEviction(desiredHealthy, expectedPods int32) bool {
+	return expectedPods > 0 && desiredHealthy >= expectedPods
+}
+
 // LabelSelector holds the fields of metav1.LabelSelector.
 type LabelSelector struct {
 	MatchLabels      map[string]string `json:"matchLabels,omitempty"`

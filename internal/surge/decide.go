@@ -185,9 +185,9 @@ func (s *Surger) findNeed(
 		if !ready && len(pdbs) == 1 && b.Spec.UnhealthyPodEvictionPolicy == "AlwaysAllow" {
 			break
 		}
-		if n := b.Status.ExpectedPods; n > 0 && b.Status.DesiredHealthy >= n {
+		if kubeapi.CanNeverAllowEviction(b.Status.DesiredHealthy, b.Status.ExpectedPods) {
 			return ReasonPDBNeverAllows, fmt.Sprintf("the PodDisruptionBudget %s wants %d of %d pods healthy, so it never allows an eviction",
-				b.Name, b.Status.DesiredHealthy, n), nil
+				b.Name, b.Status.DesiredHealthy, b.Status.ExpectedPods), nil
 		}
 	}
 	if len(pdbs) > 1 {
