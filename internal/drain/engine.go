@@ -414,6 +414,7 @@ type finalList struct {
 	inFlight bool
 	done     bool
 	nextAt   time.Time
+	listedAt time.Time // when the last list that succeeded was requested
 }
 
 // startFinalListIfEmpty sends the final list request if no known pod has to be removed. It returns when it has to be
@@ -433,6 +434,7 @@ func (d *Drain) startFinalListIfEmpty(ctx context.Context, now time.Time) (check
 	r.inFlight = true
 	known := slices.Collect(maps.Keys(d.pods)) // the watch may report a pod first that arrived after the list was made
 	d.background.Go(func() {
+		at := time.Now()
 		pods, err := d.listPods(ctx)
 		d.inbox.putAndWake(func(now time.Time) {
 			r.inFlight = false
@@ -442,7 +444,7 @@ func (d *Drain) startFinalListIfEmpty(ctx context.Context, now time.Time) (check
 				return
 			}
 			d.mergePodList(pods, known, now)
-			r.done, r.nextAt = true, now.Add(finalListInterval) // an arriving pod resets this
+			r.done, r.nextAt, r.listedAt = true, now.Add(finalListInterval), at // an arriving pod resets done and nextAt
 		})
 	})
 	return time.Time{}
@@ -636,7 +638,7 @@ func (d *Drain) newProgress() Progress {
 func (d *Drain) newReport(outcome Outcome) Report {
 	r := Report{Node: d.options.Node, Outcome: outcome, StartedAt: d.startedAt, EndedAt: time.Now(), Deadline: d.terms.Deadline, Pods: []PodReport{}}
 	if outcome == Drained {
-		r.Volumes = d.detachWait.report
+		r.Volumes, r.PodsListedAt = d.detachWait.report, d.finalList.listedAt
 	}
 	for _, p := range d.podsByName {
 		r.Pods = append(r.Pods, p.toReport())

@@ -71,6 +71,9 @@ type Report struct {
 	Deadline  time.Time    `json:"deadline,omitzero"`
 	Pods      []PodReport  `json:"pods"`
 	Volumes   VolumeReport `json:"volumes,omitzero"`
+	// PodsListedAt is when the drain requested the list that proved that the node was empty. It is zero unless the node is
+	// drained. The drain may end much later, because its surges restore sizes.
+	PodsListedAt time.Time `json:"-"`
 }
 
 // Decision is the rule that decided what to do with a pod, and a text with the reason.

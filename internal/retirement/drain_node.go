@@ -173,7 +173,7 @@ func (p *retirementScope) evaluateDrainResult(ctx context.Context, run *drainRun
 	var unfinished *drain.UnfinishedError
 	switch err := run.err; {
 	case err == nil:
-		p.podsListedAt = run.endedAt
+		p.podsListedAt = run.report.PodsListedAt
 		return nil
 	case errors.As(err, &refused):
 		var kept []v1alpha1.RetirementReason

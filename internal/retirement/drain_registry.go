@@ -45,10 +45,9 @@ type drainRun struct {
 	reportedAt time.Time
 	wasBlocked bool
 
-	// report, err and endedAt are the result. They are valid once done is closed.
-	report  drain.Report
-	err     error
-	endedAt time.Time
+	// report and err are the result. They are valid once done is closed.
+	report drain.Report
+	err    error
 }
 
 // markReportedIfDue reports whether the caller must record the progress of the drain now. It must after each interval,
@@ -115,7 +114,6 @@ func (d *drainRegistry) startDrain(ctx context.Context, rt *v1alpha1.NodeRetirem
 		defer run.cancel()
 		defer release()
 		run.report, run.err = drain.Run(work, api, o)
-		run.endedAt = time.Now()
 		d.metrics.recordDrain(run.report)
 		if o.Logger != nil {
 			run.report.Log(o.Logger)

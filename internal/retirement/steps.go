@@ -66,7 +66,7 @@ type retirementScope struct {
 	isRecordConfirmed bool
 	// unsavedPhases are the reached phases that are not saved yet.
 	unsavedPhases []v1alpha1.Phase
-	// podsListedAt is when a drain of this process last found no pods to remove.
+	// podsListedAt is when a drain of this process requested the list that had no pods to remove.
 	podsListedAt time.Time
 	// isInstanceGone is true if this reconcile found that the instance does not exist.
 	isInstanceGone bool

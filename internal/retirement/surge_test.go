@@ -11,6 +11,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/drain"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/surge"
+	"github.com/slipway-dev/slipway/internal/testing/check"
 )
 
 // countingSurger needs no surge, and counts the decisions.
@@ -22,6 +23,46 @@ func (s countingSurger) Decide(context.Context, kubeapi.Pod, []*kubeapi.PodDisru
 }
 
 func (countingSurger) Run(context.Context, surge.Request) surge.Result { return surge.Result{} }
+
+// slowSurger makes each pod leave at once. Its first surge then restores the size for 30 s.
+type slowSurger struct {
+	*sim
+	surges atomic.Int32
+}
+
+func (*slowSurger) Decide(context.Context, kubeapi.Pod, []*kubeapi.PodDisruptionBudget, time.Time, time.Time) (surge.Decision, error) {
+	return surge.Decision{Verdict: surge.Needed, Reason: surge.ReasonLastReady}, nil
+}
+
+func (s *slowSurger) Run(_ context.Context, r surge.Request) surge.Result {
+	s.removePod(r.Pod.UID)
+	if s.surges.Add(1) == 1 {
+		time.Sleep(30 * time.Second)
+	}
+	return surge.Result{PodLeft: true}
+}
+
+// TestI1PodsAreListedAgainAfterSlowRestore binds a pod while the drain no longer watches the node, but waits for a surge.
+func TestI1PodsAreListedAgainAfterSlowRestore(t *testing.T) {
+	withGroupOfTwo(t, func(t *testing.T, ctx context.Context, s *sim) {
+		s.groups[0].Spec.Drain.Surge = v1alpha1.AlwaysSurge
+		s.addPod("a", "web", nil)
+		time.AfterFunc(25*time.Second, func() { s.addPod("a", "late", nil) })
+		s.interceptRequests(func(moment, request string) error {
+			if moment == "before" && request == "delete node" {
+				check.Len(t, 0, s.listPodsOn("a"))
+			}
+			return nil
+		})
+		c, surger := s.newController(t), &slowSurger{sim: s}
+		c.options.NewSurger = func(surge.Mode) drain.Surger { return surger }
+		s.runController(ctx, t, c)
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		time.Sleep(time.Hour)
+		requirePhase(t, s.getRetirement("r"), v1alpha1.Succeeded)
+		check.Is(t, 2, surger.surges.Load(), "surges")
+	})
+}
 
 func TestRetirementSurgesInModeOfItsGroup(t *testing.T) {
 	for mode, want := range map[v1alpha1.SurgeMode][]surge.Mode{
