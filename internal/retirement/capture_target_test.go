@@ -207,11 +207,11 @@ func TestI4NameWithDomainNeedsIDOrUUID(t *testing.T) {
 }
 
 // recreateInstance replaces an instance by another one of the same name. Its Node has not joined.
-func (s *sim) recreateInstance(node string) {
+func (s *sim) recreateInstance(node, uniqueID string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m := newSimInstance(node)
-	m.UniqueID = "second-" + node
+	m.UniqueID, m.Group = uniqueID, "ci"
 	s.instances["sim://"+node] = m
 }
 
@@ -221,6 +221,7 @@ func TestI4RecreatedInstanceIsNotDeleted(t *testing.T) {
 		return rt.Status.Operation != nil && rt.Status.Operation.RetryAfter != nil
 	}
 	for name, tt := range map[string]struct {
+		noIDs bool // the cloud has no unique IDs
 		setup func(*sim)
 		when  func(moment, request string, rt *v1alpha1.NodeRetirement) bool
 		phase v1alpha1.Phase
@@ -248,9 +249,31 @@ func TestI4RecreatedInstanceIsNotDeleted(t *testing.T) {
 			},
 			phase: v1alpha1.Failed, code: InstanceRecovered,
 		},
+		"gone at capture, in a cloud without unique IDs": {
+			noIDs: true,
+			setup: func(s *sim) { s.removeInstance("a"); s.changeNode("a", setUnready) },
+			when: func(moment, request string, _ *v1alpha1.NodeRetirement) bool {
+				return moment == "after" && request == "delete node"
+			},
+			phase: v1alpha1.Failed, code: InstanceRecovered,
+		},
+		"gone during the drain, in a cloud without unique IDs": {
+			noIDs: true,
+			setup: func(s *sim) {
+				time.AfterFunc(time.Second, func() { s.removeInstance("a"); s.changeNode("a", setUnready) })
+			},
+			when: func(moment, request string, _ *v1alpha1.NodeRetirement) bool {
+				return moment == "after" && request == "delete node"
+			},
+			phase: v1alpha1.Failed, code: InstanceRecovered,
+		},
 	} {
 		t.Run(name, groupOfTwo(func(t *testing.T, ctx context.Context, s *sim) {
 			s.addPod("a", "web", nil)
+			id := "second-a"
+			if tt.noIDs {
+				s.instances["sim://a"].UniqueID, id = "", ""
+			}
 			if tt.setup != nil {
 				tt.setup(s)
 			}
@@ -258,7 +281,7 @@ func TestI4RecreatedInstanceIsNotDeleted(t *testing.T) {
 			var made atomic.Bool
 			s.interceptRequests(func(moment, request string) error {
 				if !made.Load() && tt.when(moment, request, s.getRetirement("r")) && made.CompareAndSwap(false, true) {
-					s.recreateInstance("a")
+					s.recreateInstance("a", id)
 				}
 				return nil
 			})

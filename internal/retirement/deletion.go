@@ -157,9 +157,9 @@ func (p *retirementScope) deleteInstance(ctx context.Context) error {
 	case p.sameNamedNode != nil && instance.State != cloud.Deleting && !p.isDeletionRequested():
 		return newEnd(NodeReplaced, "the instance %s now belongs to another Node of the same name, with the UID %s: retire that Node "+
 			"with its own NodeRetirement", id, p.sameNamedNode.UID)
-	case p.wasGoneAtCapture() && instance.UniqueID != "":
-		return newEnd(InstanceRecovered, "the instance %s was gone at capture and exists now, with the unique ID %s: it is kept, because it "+
-			"may be a new one; delete it in its cloud if it is not needed", id, instance.UniqueID)
+	case p.rt.Status.InstanceGone && p.rt.Status.Captured.UniqueID == "":
+		return newEnd(InstanceRecovered, "the instance %s was gone and exists now: it is kept, because it may be a new one; delete it in its "+
+			"cloud if it is not needed", id)
 	}
 	if p.isDeletionRequested() {
 		return p.checkDeletionResult(instance, status, pollErr)
@@ -197,7 +197,7 @@ func (p *retirementScope) requestInstanceDeletion(ctx context.Context, instance 
 	if err := p.checkNoNodeOnInstance(ctx, instance); err != nil {
 		return err
 	}
-	if p.rt.Status.Captured.NodeUID == "" || p.wasGoneAtCapture() { // no Node has proven that the cluster owns the instance
+	if p.rt.Status.Captured.NodeUID == "" { // no Node has proven that the cluster owns the instance
 		if err := p.checkClusterOwnsInstance(ctx, instance); err != nil {
 			return err
 		}
