@@ -154,7 +154,7 @@ func (p *retirementScope) deleteInstance(ctx context.Context) error {
 		return nil
 	case err != nil:
 		return err
-	case p.sameNamedNode != nil && instance.State != cloud.Deleting && !p.isDeletionRequested():
+	case p.mayBelongToSameNamedNode(instance) && instance.State != cloud.Deleting && !p.isDeletionRequested():
 		return newEnd(NodeReplaced, "the instance %s now belongs to another Node of the same name, with the UID %s: retire that Node "+
 			"with its own NodeRetirement", id, p.sameNamedNode.UID)
 	case p.rt.Status.InstanceGone && p.rt.Status.Captured.UniqueID == "":

@@ -90,8 +90,17 @@ func (p *retirementScope) isNewNodeOfSameName(h cloud.NodeIdentity, m cloud.Inst
 	if p.sameNamedNode == nil || h.Name != p.rt.Spec.NodeName || hasSystemUUID(h, m) {
 		return false
 	}
-	id, err := p.provider.Normalize(h.ProviderID)
-	return h.ProviderID != "" && err == nil && id != m.ProviderID
+	providerID := cloud.ProviderIDOfNode(p.provider, h)
+	id, err := p.provider.Normalize(providerID)
+	return providerID != "" && err == nil && id != m.ProviderID
+}
+
+// mayBelongToSameNamedNode reports whether another Node of the same name exists and is not known to run on another instance.
+func (p *retirementScope) mayBelongToSameNamedNode(m cloud.Instance) bool {
+	n := p.sameNamedNode
+	return n != nil && !p.isNewNodeOfSameName(cloud.NodeIdentity{
+		Name: n.Name, ProviderID: n.Spec.ProviderID, SystemUUID: n.Status.NodeInfo.SystemUUID,
+	}, m)
 }
 
 // hasSystemUUID reports whether the Node's system UUID is the instance's.

@@ -625,7 +625,10 @@ func (simCloud) Name() string { return "sim" }
 func (simCloud) ReportsDeletionProtection() {}
 
 func (simCloud) ProviderIDFromSystemUUID(uuid string) (string, bool) {
-	return "sim://" + strings.ToLower(uuid), uuid != ""
+	if uuid == "" {
+		return "", false
+	}
+	return "sim://" + strings.ToLower(uuid), true
 }
 
 func (simCloud) Normalize(id string) (string, error) {

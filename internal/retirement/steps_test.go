@@ -91,6 +91,40 @@ func TestSoftDeletedInstanceIsDeletedAgainDespiteSameNamedNode(t *testing.T) {
 	}
 }
 
+// TestInstanceIsDeletedDespiteNewNodeOfSameName adds the Node after a deletion of the instance has failed.
+func TestInstanceIsDeletedDespiteNewNodeOfSameName(t *testing.T) {
+	for name, tt := range map[string]struct {
+		providerID, uuid string
+		phase            v1alpha1.Phase
+	}{
+		"another instance":                    {"sim://a-new", "", v1alpha1.Succeeded},
+		"another instance, by its UUID":       {"", "A-New", v1alpha1.Succeeded},
+		"the same instance":                   {"sim://a", "", v1alpha1.Failed},
+		"an unknown instance":                 {"", "", v1alpha1.Failed},
+		"the same instance, only by its UUID": {"sim://a-new", "A", v1alpha1.Failed},
+		"an instance of an unknown cloud":     {"k3s://a", "", v1alpha1.Failed},
+	} {
+		t.Run(name, groupOfTwo(func(t *testing.T, ctx context.Context, s *sim) {
+			s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+			refused := false
+			s.interceptRequests(func(moment, request string) error {
+				if moment != "before" || request != "cloud delete" || refused {
+					return nil
+				}
+				refused = true
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				s.addReadyNode("a", tt.providerID, map[string]string{pool: "ci"}).Status.NodeInfo.SystemUUID = tt.uuid
+				return errors.New("the instance is locked")
+			})
+			rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour)
+			requirePhase(t, rt, tt.phase)
+			check.Is(t, tt.phase == v1alpha1.Succeeded, s.deletionRequested["sim://a"], "deletion requested")
+			check.Len(t, 0, s.violations)
+		}))
+	}
+}
+
 // laggingCloud shows an instance as running for 3 s after its operation has ended.
 type laggingCloud struct {
 	simCloud
