@@ -46,20 +46,11 @@ type Node struct {
 // openRetirement returns the node's unfinished retirement, or nil.
 func (n *Node) openRetirement() *v1alpha1.NodeRetirement {
 	for i := range n.Retirements {
-		if rt := &n.Retirements[i]; !rt.Status.Phase.IsFinal() && n.isTargetOf(rt) {
+		if rt := &n.Retirements[i]; !rt.Status.Phase.IsFinal() && retirement.MayTargetNode(rt, n.Object.UID) {
 			return rt
 		}
 	}
 	return nil
-}
-
-// isTargetOf reports whether the retirement retires this Node. It does not if it retires an earlier Node with the same
-// name.
-func (n *Node) isTargetOf(rt *v1alpha1.NodeRetirement) bool {
-	if c := rt.Status.Captured; c != nil {
-		return c.NodeUID == n.Object.UID
-	}
-	return rt.Spec.NodeUID == "" || rt.Spec.NodeUID == n.Object.UID
 }
 
 // lastFailedRetirement returns the node's latest retirement that ended early, or nil. It ignores cancelled retirements.
@@ -80,13 +71,13 @@ func (n *Node) lastFailedRetirement() *v1alpha1.NodeRetirement {
 // isFailedRetirement reports whether the retirement of the node ended early and was not cancelled.
 func (n *Node) isFailedRetirement(rt *v1alpha1.NodeRetirement) bool {
 	failed := rt.Status.Phase == v1alpha1.Aborted || rt.Status.Phase == v1alpha1.Refused || rt.Status.Phase == v1alpha1.Failed
-	return failed && n.isTargetOf(rt) && rt.Status.Times.Finished != nil && retirement.EarlyEndCode(rt) != retirement.Cancelled
+	return failed && retirement.MayTargetNode(rt, n.Object.UID) && rt.Status.Times.Finished != nil && retirement.EarlyEndCode(rt) != retirement.Cancelled
 }
 
 // toBudgetNode returns the node as disruption budgets count it.
 func (n *Node) toBudgetNode() disruptionbudget.Node {
 	return disruptionbudget.NewNode(n.Object, slices.ContainsFunc(n.Retirements, func(rt v1alpha1.NodeRetirement) bool {
-		return n.isTargetOf(&rt) && retirement.WillRemoveNode(&rt)
+		return retirement.MayTargetNode(&rt, n.Object.UID) && retirement.WillRemoveNode(&rt)
 	}))
 }
 

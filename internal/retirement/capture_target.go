@@ -39,7 +39,7 @@ func (p *retirementScope) captureTarget(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := p.rejectDuplicateRetirement(ctx); err != nil {
+	if err := p.rejectDuplicateRetirement(ctx, captured.NodeUID); err != nil {
 		return err
 	}
 	instance, err := p.readAndConfirmInstance(ctx, captured.ProviderID)
@@ -327,18 +327,18 @@ func (c *Controller) describeProviders() string {
 	return "configured are " + strings.Join(slices.Sorted(maps.Keys(c.options.Clouds)), ", ")
 }
 
-// rejectDuplicateRetirement ends this retirement if another one retires the same node. The retirement that has captured
+// rejectDuplicateRetirement ends this retirement if another one retires the Node with this UID. The retirement that has captured
 // the node continues. If both have captured it, or neither has, the older one continues. A retirement for a notice and
 // one of a user may both wait; see [retirementScope.endIfOtherRetirementStarted] and
 // [retirementScope.awaitAdmissionOrEnd].
-func (p *retirementScope) rejectDuplicateRetirement(ctx context.Context) error {
+func (p *retirementScope) rejectDuplicateRetirement(ctx context.Context, nodeUID types.UID) error {
 	all, err := p.listRetirementsLive(ctx)
 	if err != nil {
 		return err
 	}
 	for i := range all {
 		o := &all[i]
-		if o.Spec.NodeName != p.rt.Spec.NodeName || o.UID == p.rt.UID || o.Status.Phase.IsFinal() || isAwaitingInstanceGone(o) || p.rt.Spec.Notice != nil && !IsRemovingNode(o) {
+		if o.Spec.NodeName != p.rt.Spec.NodeName || o.UID == p.rt.UID || !MayTargetNode(o, nodeUID) || o.Status.Phase.IsFinal() || isAwaitingInstanceGone(o) || p.rt.Spec.Notice != nil && !IsRemovingNode(o) {
 			continue
 		}
 		if o.Status.Captured != nil || isOlder(o, p.rt) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
@@ -81,7 +82,7 @@ func (p *retirementScope) awaitAdmissionOrEnd(ctx context.Context) error {
 		return err
 	}
 	o, readErr := p.findOtherRetirement(ctx, func(o *v1alpha1.NodeRetirement) bool {
-		return p.isSameNode(o) && !o.Status.Phase.IsFinal() && isAwaitingInstanceGone(o) && o.DeletionTimestamp.IsZero()
+		return !o.Status.Phase.IsFinal() && isAwaitingInstanceGone(o) && o.DeletionTimestamp.IsZero()
 	})
 	switch {
 	case readErr != nil:
@@ -100,7 +101,17 @@ func (p *retirementScope) isActiveNoticeRetirement(o v1alpha1.NodeRetirement) bo
 
 // isSameNode reports whether o is another retirement of this Node, and not of a Node that had its name before.
 func (p *retirementScope) isSameNode(o *v1alpha1.NodeRetirement) bool {
-	return o.UID != p.rt.UID && (o.Spec.NodeUID == "" || o.Spec.NodeUID == p.rt.Status.Captured.NodeUID)
+	return o.Spec.NodeName == p.rt.Spec.NodeName && o.UID != p.rt.UID && MayTargetNode(o, p.rt.Status.Captured.NodeUID)
+}
+
+// MayTargetNode reports whether a retirement with the name of a Node may retire the Node with this UID. It does not if it
+// retires an earlier Node of the same name. An unknown UID may be any.
+func MayTargetNode(rt *v1alpha1.NodeRetirement, uid types.UID) bool {
+	target := rt.Spec.NodeUID
+	if captured := rt.Status.Captured; captured != nil {
+		target = captured.NodeUID
+	}
+	return target == "" || uid == "" || target == uid
 }
 
 // isNoticeOnNode reports whether the notice of the retirement is still recorded on its Node. As long as it is, the

@@ -141,6 +141,33 @@ func TestUserRetirementDoesNotWaitForNotice(t *testing.T) {
 	})
 }
 
+// TestNewNodeOfSameNameIsRetiredDespiteOldRetirement has an old instance with a deletion that does not end.
+func TestNewNodeOfSameNameIsRetiredDespiteOldRetirement(t *testing.T) {
+	for name, retire := range map[string]func(*testing.T, *sim){
+		"on request": func(t *testing.T, s *sim) { s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"}) },
+		"on a notice": func(t *testing.T, s *sim) {
+			retireOnNotice(t, s, "a")
+			time.AfterFunc(time.Minute, func() { s.removeInstance("a-new"); s.makeNodeUnready("a") })
+		},
+	} {
+		t.Run(name, groupOfTwo(func(t *testing.T, ctx context.Context, s *sim) {
+			s.instances["sim://a"].deletionTakes = 100 * time.Hour
+			s.createRetirement(t, "old", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+			c := s.newController(t)
+			requirePhase(t, s.reconcileUntilDone(ctx, c, "old", 5*time.Minute), v1alpha1.NodeDeleted)
+			m := newSimInstance("a")
+			m.ProviderID, m.UniqueID, m.Group = "sim://a-new", "second-a", "ci"
+			s.mu.Lock()
+			s.instances[m.ProviderID] = m
+			s.addReadyNode("a", m.ProviderID, map[string]string{pool: "ci"})
+			s.mu.Unlock()
+			retire(t, s)
+			requirePhase(t, s.reconcileUntilDone(ctx, c, "r", time.Hour), v1alpha1.Succeeded)
+			check.Not(t, s.getNode("a") != nil, "the new Node is still there")
+		}))
+	}
+}
+
 // TestI5NoticedNodeCountsWhileItsRetirementWaits announces a notice for a node with a waiting retirement, and retires
 // another node meanwhile.
 func TestI5NoticedNodeCountsWhileItsRetirementWaits(t *testing.T) {

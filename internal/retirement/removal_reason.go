@@ -28,14 +28,14 @@ func MarkIfBeingRemoved(n *corev1.Node, all []v1alpha1.NodeRetirement) *corev1.N
 
 // FindRemovalReason returns why a node is already being taken out of service, as a predicate such as "is being deleted".
 // It returns "" if it is not. The causes are the deletion of the Node, an unfinished NodeRetirement, another tool, and a
-// cordon by Slipway. A NodeRetirement with the UID of an earlier Node of the same name does not count.
+// cordon by Slipway. A NodeRetirement of an earlier Node of the same name does not count.
 func FindRemovalReason(n *corev1.Node, all []v1alpha1.NodeRetirement) string {
 	if n.DeletionTimestamp != nil {
 		return "is being deleted"
 	}
 	for i := range all {
 		rt := &all[i]
-		ofNode := rt.Spec.NodeName == n.Name && (rt.Spec.NodeUID == "" || rt.Spec.NodeUID == n.UID)
+		ofNode := rt.Spec.NodeName == n.Name && MayTargetNode(rt, n.UID)
 		if ofNode && !rt.Status.Phase.IsFinal() {
 			return "is being retired by NodeRetirement " + rt.Name
 		}

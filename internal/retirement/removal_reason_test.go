@@ -38,7 +38,10 @@ func TestRemovalReasonNamesWhoTakesNodeOut(t *testing.T) {
 		"aborted retirement":    {unchanged, of("n", "", v1alpha1.Aborted), ""},
 		"of another node":       {unchanged, of("o", "", v1alpha1.Draining), ""},
 		"of an earlier node":    {unchanged, of("n", "2", v1alpha1.InstanceDeleted), ""},
-		"deleted":               {node(func(n *corev1.Node) { n.DeletionTimestamp = &metav1.Time{} }), nil, "is being deleted"},
+		"of an earlier captured node": {unchanged, []v1alpha1.NodeRetirement{{
+			Spec: v1alpha1.NodeRetirementSpec{NodeName: "n"}, Status: v1alpha1.NodeRetirementStatus{Captured: &v1alpha1.Captured{NodeUID: "2"}},
+		}}, ""},
+		"deleted": {node(func(n *corev1.Node) { n.DeletionTimestamp = &metav1.Time{} }), nil, "is being deleted"},
 		"taint of another tool": {node(func(n *corev1.Node) {
 			n.Spec.Taints = []corev1.Taint{{Key: "karpenter.sh/disrupted", Effect: "NoSchedule"}}
 		}), nil, "is being removed by Karpenter (taint karpenter.sh/disrupted:NoSchedule)"},

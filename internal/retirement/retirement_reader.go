@@ -59,7 +59,7 @@ func (p *retirementScope) listRetirementsLive(ctx context.Context) ([]v1alpha1.N
 // If the cache has no match, it returns nil without a live read, because callers retry.
 func (p *retirementScope) findOtherRetirement(ctx context.Context, matches func(*v1alpha1.NodeRetirement) bool) (*v1alpha1.NodeRetirement, error) {
 	is := func(o v1alpha1.NodeRetirement) bool {
-		return o.Spec.NodeName == p.rt.Spec.NodeName && o.UID != p.rt.UID && matches(&o)
+		return p.isSameNode(&o) && matches(&o)
 	}
 	var cached v1alpha1.NodeRetirementList
 	if err := p.controller.options.Client.List(ctx, &cached, client.MatchingFields{NodeNameField: p.rt.Spec.NodeName}); err != nil {

@@ -408,6 +408,18 @@ func TestNoticeIsHandledBesideAPendingRetirement(t *testing.T) {
 	})
 }
 
+func TestNoticeIsHandledBesideTheRetirementOfAnEarlierNode(t *testing.T) {
+	withSim(t, 2, func(t *testing.T, ctx context.Context, s *sim) {
+		s.addRetirement(t, "vm-0")
+		s.updateAddedRetirement(t, func(m *v1alpha1.NodeRetirementStatus) {
+			m.Phase, m.Captured = v1alpha1.NodeDeleted, &v1alpha1.Captured{NodeUID: "earlier"}
+		})
+		s.addNotice(t, "vm-0", "Preempt")
+		s.run(ctx, s.newController(t), 10*time.Second)
+		check.Is(t, 1, s.countNoticeRetirements(t))
+	})
+}
+
 // TestNodeIsRequeuedWhileItsRetirementIsOpen has a notice that returns before the end of its retirement is written,
 // without an event of the Node. Two retirements end in the same second.
 func TestNodeIsRequeuedWhileItsRetirementIsOpen(t *testing.T) {

@@ -116,7 +116,9 @@ func (n NoticeRetirementReconciler) ensureRetirement(ctx context.Context, node *
 			return 0, err
 		}
 	}
-	if slices.ContainsFunc(all.Items, isBeingRetired) {
+	if slices.ContainsFunc(all.Items, func(rt v1alpha1.NodeRetirement) bool {
+		return retirement.MayTargetNode(&rt, node.UID) && retirement.IsRemovingNode(&rt)
+	}) { // it must not be replaced
 		return n.c.options.Intervals.CloudRead, nil
 	}
 	rt := newNoticeRetirement(node, g, r, last)
@@ -147,9 +149,6 @@ func (n NoticeRetirementReconciler) isInstanceGone(ctx context.Context, node *co
 	}
 	return false, err
 }
-
-// isBeingRetired reports whether the node's instance is being retired already and must not be replaced.
-func isBeingRetired(rt v1alpha1.NodeRetirement) bool { return retirement.IsRemovingNode(&rt) }
 
 // mayNeedAnotherRetirement reports whether the notice may need another NodeRetirement after this one. It may if this
 // one ended because the notice ended, a person retired the node, or the group was not accepted. The notice may return
