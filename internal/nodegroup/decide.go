@@ -107,7 +107,7 @@ func DecideIdle(w GroupSnapshot) ([]Decision, error) {
 	}
 	w.addMinSizeReasons(decisions)
 	for i := range decisions {
-		decisions[i].setVerdictAndCancellation(w.needsNodes(rule), w.Now)
+		decisions[i].setVerdictAndCancellation(w.needsNodes(rule))
 	}
 	slices.SortFunc(decisions, func(a, b Decision) int { return cmp.Compare(a.Node, b.Node) })
 	return decisions, nil
@@ -305,9 +305,8 @@ func (w *GroupSnapshot) needsNodes(rule *idleRule) bool {
 
 // setVerdictAndCancellation sets the verdict from the reasons, and decides whether an open retirement is cancelled. A
 // retirement that is not admitted is cancelled if the rule would not request it now. An admitted one is cancelled if a
-// pod keeps the node from being idle, or if the group needs nodes. The cooldown then starts again. Otherwise a pod that
-// moves between nodes could start and cancel retirements in turns.
-func (d *Decision) setVerdictAndCancellation(lacksNode bool, now time.Time) {
+// pod keeps the node from being idle, or if the group needs nodes. Package retirement then restarts the cooldown.
+func (d *Decision) setVerdictAndCancellation(lacksNode bool) {
 	rt := d.node.openRetirement()
 	free := len(d.Reasons) == 0
 	kept := d.node.KeepingPods.Count > 0
@@ -327,9 +326,6 @@ func (d *Decision) setVerdictAndCancellation(lacksNode bool, now time.Time) {
 	}
 	if isIdleRetirement(rt) && isCancellable(rt) && !free && (kept || lacksNode || !isAdmitted(rt)) {
 		d.CancelledRetirement = rt.Name
-		if isAdmitted(rt) && !d.marks.Since.IsZero() {
-			d.marks.Since = roundUpToSecond(now)
-		}
 		return
 	}
 	d.Verdict = VerdictRetiring

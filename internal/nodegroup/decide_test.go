@@ -292,25 +292,3 @@ func TestI5NodeTakenByItsCloudDoesNotCount(t *testing.T) {
 		}
 	}
 }
-
-// TestCancelledRetirementStartsANewCooldown has a pod that goes elsewhere afterwards. Without a new cooldown the node
-// would be retired at once, until the next pod cancels that.
-func TestCancelledRetirementStartsANewCooldown(t *testing.T) {
-	w := GroupSnapshot{
-		Group: newGroup("ci"), Nodes: []Node{newIdleNode("a", "ci", 10*minute)}, Now: noon,
-		PendingPods: []GroupOnlyPod{{Pod: "ci/x", Reason: "why", Unschedulable: true}},
-	}
-	w.Nodes[0].Retirements = []v1alpha1.NodeRetirement{newOpenRetirement("a", v1alpha1.Draining, true)}
-	d := mustDecide(t, w)["a"]
-	if d.CancelledRetirement == "" || !d.marks.Since.Equal(noon) {
-		t.Fatalf("cancel %q, idle since %s", d.CancelledRetirement, d.marks.Since)
-	}
-	patch := d.marks.changedAnnotations(w.Nodes[0].Object, markOwner{group: "ci"})
-	for key, value := range patch {
-		w.Nodes[0].Object.Annotations[key] = value.(string)
-	}
-	w.Nodes[0].Retirements, w.PendingPods, w.Now = nil, nil, noon.Add(minute)
-	if d = mustDecide(t, w)["a"]; d.Verdict != VerdictCoolingDown {
-		t.Errorf("%s: %s, want it to wait for the cooldown", d.Verdict, JoinReasons(d.Reasons))
-	}
-}

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/slipway-dev/slipway/internal/drainability"
+	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
 // These annotations of Nodes store what a group knows about the node. They contain the group's name, and are removed
@@ -16,7 +17,7 @@ import (
 const (
 	annotationGroup        = "nodegroup.slipway.dev/name"
 	annotationScope        = "nodegroup.slipway.dev/scope"
-	annotationSince        = "nodegroup.slipway.dev/idle-since"
+	annotationSince        = retirement.IdleSinceAnnotation
 	annotationUsed         = "nodegroup.slipway.dev/used"
 	annotationSelectorHash = "nodegroup.slipway.dev/pod-selector-hash"
 )

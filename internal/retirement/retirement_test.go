@@ -2,6 +2,7 @@ package retirement
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -461,6 +462,30 @@ func TestDeletedRetirementIsCancelledOnlyBeforeNodeDeletion(t *testing.T) {
 			} else {
 				s.checkNodeRestored(t, "a")
 			}
+		}))
+	}
+}
+
+// TestCancelledRetirementRestartsCooldowns cancels a retirement that has begun, and one that waits.
+func TestCancelledRetirementRestartsCooldowns(t *testing.T) {
+	for name, tt := range map[string]struct {
+		minSize int32
+		want    []string
+	}{
+		"it has begun": {0, []string{"example.com/team"}},
+		"it waits":     {2, []string{"example.com/team", IdleSinceAnnotation, UnderutilizedSinceAnnotation}},
+	} {
+		t.Run(name, groupOfTwo(func(t *testing.T, ctx context.Context, s *sim) {
+			s.groups[0].Spec.MinSize = tt.minSize
+			s.changeNode("a", withAnnotations(IdleSinceAnnotation, "2026-01-01T00:00:00Z", UnderutilizedSinceAnnotation, "2026-01-01T00:00:00Z", "example.com/team", "ci"))
+			s.addPod("a", "web", func(p *simPod) { p.evictionDenied = true })
+			s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Idle})
+			s.reconcileUntilDone(ctx, s.newController(t), "r", time.Minute)
+			must.NoError(t, s.retirements.Delete(ctx, s.getRetirement("r")))
+			next := s.newController(t) // the first manager ends before it sees the deletion
+			must.Not(t, s.reconcileUntilDone(ctx, next, "r", time.Minute) != nil, "the record is still there")
+			s.checkNodeRestored(t, "a")
+			check.Equal(t, tt.want, slices.Sorted(maps.Keys(s.getNode("a").Annotations)))
 		}))
 	}
 }

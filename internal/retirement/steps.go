@@ -256,7 +256,11 @@ func (p *retirementScope) endEarly(ctx context.Context, reasons []v1alpha1.Retir
 	case meta.IsStatusConditionTrue(p.rt.Status.Conditions, v1alpha1.RetirementAdmitted):
 		phase = v1alpha1.Aborted
 		p.deleteLeftRequests(ctx)
-		if err := p.restoreNode(ctx); err != nil {
+		err := p.restoreNode(ctx)
+		if err == nil && !p.rt.DeletionTimestamp.IsZero() {
+			err = p.restartCooldowns(ctx)
+		}
+		if err != nil {
 			return p.recordRestoreFailed(ctx, reasons, err)
 		}
 	}
@@ -321,6 +325,9 @@ func (p *retirementScope) cancelOrContinue(ctx context.Context) (reconcile.Resul
 	// From Drained on it is unknown whether we deleted the Node.
 	if p.hasReached(v1alpha1.NodeDeleted) || p.isNodeDeleting() || p.hasReached(v1alpha1.Drained) && (!ours || node.DeletionTimestamp != nil) {
 		return p.runSteps(ctx)
+	}
+	if ours {
+		p.node, p.isNodeLive = node, true
 	}
 	message := "cancelled: its NodeRetirement was deleted"
 	if p.rt.Spec.Notice != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/nodegroup"
 	"github.com/slipway-dev/slipway/internal/placement"
 	"github.com/slipway-dev/slipway/internal/placement/planner"
+	"github.com/slipway-dev/slipway/internal/retirement"
 	"github.com/slipway-dev/slipway/internal/retirement/disruptionbudget"
 )
 
@@ -25,7 +26,7 @@ const UnderutilizedRequester = nodegroup.UnderutilizedRequester
 // UnderutilizedSinceAnnotation is an annotation that says since when a Node may be retired. A process uses this time
 // only if it has observed the node since then, because it cannot know what happened while no manager ran. The
 // annotation is removed when the node is needed (invariant I3).
-const UnderutilizedSinceAnnotation = "nodegroup.slipway.dev/underutilized-since"
+const UnderutilizedSinceAnnotation = retirement.UnderutilizedSinceAnnotation
 
 // OldSinceAnnotation is the old name of UnderutilizedSinceAnnotation. Slipway only removes it.
 const OldSinceAnnotation = "nodegroup.slipway.dev/underused-since"
