@@ -10,8 +10,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"pgregory.net/rapid"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
@@ -59,6 +61,35 @@ func (d *drainRegistry) isRunning(name string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.runs[name] != nil
+}
+
+// TestRelabeledRetirementIsLeftToItsNewManager changes the labels during the drain. The cache then lacks the NodeRetirement.
+func TestRelabeledRetirementIsLeftToItsNewManager(t *testing.T) {
+	withGroupOfTwo(t, func(t *testing.T, ctx context.Context, s *sim) {
+		s.addPod("a", "web", func(p *simPod) { p.evictionDenied = true })
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		c := s.newController(t)
+		c.options.Selector = labels.SelectorFromSet(labels.Set{"team": "web"})
+		setTeam := func(name string) {
+			rt := s.getRetirement("r")
+			rt.Labels = map[string]string{"team": name}
+			must.NoError(t, s.retirements.Update(ctx, rt))
+		}
+		setTeam("web")
+		requirePhase(t, s.reconcileUntilDone(ctx, c, "r", time.Minute), v1alpha1.Draining)
+		setTeam("db")
+		s.interceptRequests(func(moment, request string) error {
+			if moment == "before" && request == "cached get *v1alpha1.NodeRetirement" {
+				return apierrors.NewNotFound(v1alpha1.GroupVersion.WithResource("noderetirements").GroupResource(), "r")
+			}
+			return nil
+		})
+		result := must.Get(c.Reconcile(ctx, newRequest("r")))(t)
+		check.Not(t, result.RequeueAfter != 0 || c.drains.isRunning("r"), "again after %s; the drain runs: %t", result.RequeueAfter, c.drains.isRunning("r"))
+		setTeam("web")
+		result = must.Get(c.Reconcile(ctx, newRequest("r")))(t)
+		check.Not(t, result.RequeueAfter == 0, "its cache may lag behind, and it is forgotten")
+	})
 }
 
 // TestI1WithdrawnOverrideProtectsPodAtOnce withdraws the override while a protected pod waits for its PDB.

@@ -60,7 +60,8 @@ type Options struct {
 	// EvictionRequests asks the responders of a pod before its eviction; nil asks none.
 	EvictionRequests drain.EvictionRequestAPI
 	Groups           GroupLister
-	// Selector selects the groups that this process observes and accepts; nil is all.
+	// Selector selects the groups that this process observes and accepts, and the NodeRetirements in the cache of Client;
+	// nil is all.
 	Selector labels.Selector
 	// Clouds has the providers by name.
 	Clouds  map[string]cloud.Provider
@@ -155,7 +156,7 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 	rt := &v1alpha1.NodeRetirement{}
 	switch err := c.options.Client.Get(ctx, r.NamespacedName, rt); {
 	case apierrors.IsNotFound(err):
-		return c.forgetIfDeleted(ctx, r)
+		return c.forgetIfGone(ctx, r)
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("NodeRetirement %s: %w", r.Name, err)
 	}
@@ -185,11 +186,13 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 	return p.runSteps(ctx)
 }
 
-// forgetIfDeleted drops what this process knows about a NodeRetirement that is missing in the cache. Before that, the
-// API server must confirm that it is deleted (invariant I5).
-func (c *Controller) forgetIfDeleted(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
-	switch err := c.options.LiveReader.Get(ctx, r.NamespacedName, &v1alpha1.NodeRetirement{}); {
-	case apierrors.IsNotFound(err):
+// forgetIfGone ends the drain of a NodeRetirement that is missing in the cache, and drops what this process knows about it.
+// Before that, the API server must confirm that it is deleted, or that it belongs to another manager by its labels
+// (invariant I5).
+func (c *Controller) forgetIfGone(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
+	live := &v1alpha1.NodeRetirement{}
+	switch err := c.options.LiveReader.Get(ctx, r.NamespacedName, live); {
+	case apierrors.IsNotFound(err), err == nil && c.options.Selector != nil && !c.options.Selector.Matches(labels.Set(live.Labels)):
 		c.drains.stopAndWait(r.Name)
 		c.expectations.forgetRetirement(r.Name)
 		return reconcile.Result{}, nil
