@@ -2,6 +2,8 @@ package retirement
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -125,6 +127,19 @@ func (d *drainRegistry) startDrain(ctx context.Context, rt *v1alpha1.NodeRetirem
 		}
 	}()
 	return run
+}
+
+// waitForLastDrains waits for the end of ctx, and then for the drains that end with it. Their surges restore sizes first.
+// The manager limits the wait with its grace period.
+func (d *drainRegistry) waitForLastDrains(ctx context.Context) error {
+	<-ctx.Done()
+	d.mu.Lock()
+	last := slices.Collect(maps.Values(d.runs))
+	d.mu.Unlock()
+	for _, run := range last {
+		<-run.done
+	}
+	return nil
 }
 
 // stopAndWait ends the drain of a retirement and waits until it sends no more requests.

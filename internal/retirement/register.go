@@ -37,6 +37,9 @@ func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
 	if err != nil {
 		return fmt.Errorf("indexing NodeRetirements by node: %w", err)
 	}
+	if err := m.Add(manager.RunnableFunc(c.drains.waitForLastDrains)); err != nil {
+		return fmt.Errorf("waiting for drains at the end: %w", err)
+	}
 	ended := handler.TypedEnqueueRequestForObject[*v1alpha1.NodeRetirement]{}
 	return builder.ControllerManagedBy(m).
 		Named("retirement").

@@ -38,8 +38,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// runController runs a controller with a watch on the sim's records, as a manager does.
-func (s *sim) runController(ctx context.Context, t *testing.T, c *Controller) {
+// runController runs a controller with a watch on the sim's records, as a manager does. The result waits until the
+// manager has ended.
+func (s *sim) runController(ctx context.Context, t *testing.T, c *Controller) (wait func()) {
 	t.Helper()
 	followed := toolscache.NewSharedIndexInformer(toolscache.ToListWatcherWithWatchListSemantics(&toolscache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
@@ -73,6 +74,7 @@ func (s *sim) runController(ctx context.Context, t *testing.T, c *Controller) {
 		check.NoError(t, m.Start(ctx))
 	})
 	synctest.Wait()
+	return running.Wait
 }
 
 // recordInstanceReads records when the cloud is asked about the instance. The answer depends on the count.

@@ -64,6 +64,41 @@ func TestI1PodsAreListedAgainAfterSlowRestore(t *testing.T) {
 	})
 }
 
+// restoringSurger makes no pod leave. After the end of ctx it restores the size for 10 s.
+type restoringSurger struct {
+	countingSurger
+	restored *atomic.Bool
+}
+
+func (restoringSurger) Decide(context.Context, kubeapi.Pod, []*kubeapi.PodDisruptionBudget, time.Time, time.Time) (surge.Decision, error) {
+	return surge.Decision{Verdict: surge.Needed, Reason: surge.ReasonLastReady}, nil
+}
+
+func (s restoringSurger) Run(ctx context.Context, _ surge.Request) surge.Result {
+	<-ctx.Done()
+	time.Sleep(10 * time.Second)
+	s.restored.Store(true)
+	return surge.Result{Reason: surge.ReasonCancelled}
+}
+
+func TestManagerEndsAfterItsSurgesRestoredSizes(t *testing.T) {
+	withGroupOfTwo(t, func(t *testing.T, ctx context.Context, s *sim) {
+		s.groups[0].Spec.Drain.Surge = v1alpha1.AlwaysSurge
+		s.addPod("a", "web", nil)
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		c := s.newController(t)
+		var restored atomic.Bool
+		c.options.NewSurger = func(surge.Mode) drain.Surger { return restoringSurger{restored: &restored} }
+		lifetime, stop := context.WithCancel(ctx)
+		wait := s.runController(lifetime, t, c)
+		time.Sleep(time.Minute)
+		requirePhase(t, s.getRetirement("r"), v1alpha1.Draining)
+		stop()
+		wait()
+		check.Not(t, !restored.Load(), "the manager has ended before the size was restored")
+	})
+}
+
 func TestRetirementSurgesInModeOfItsGroup(t *testing.T) {
 	for mode, want := range map[v1alpha1.SurgeMode][]surge.Mode{
 		"": nil, v1alpha1.NeverSurge: nil, v1alpha1.SurgeAnnotated: {surge.Annotated}, v1alpha1.AlwaysSurge: {surge.On},
