@@ -148,7 +148,7 @@ func RunInProcess(ctx context.Context, c Config, in Process) error {
 }
 
 // runManager runs m.Start and returns when ctx ends. If ctx ends before the caches have synced, m.Start does not return
-// (sigs.k8s.io/controller-runtime v0.24.1, pkg/manager/runnable_group.go). runManager then returns without it. m.Start
+// (sigs.k8s.io/controller-runtime v0.25.2, pkg/manager/runnable_group.go). runManager then returns without it. m.Start
 // ends in the background once the API server answers.
 func runManager(ctx context.Context, m manager.Manager, ready <-chan struct{}) error {
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))

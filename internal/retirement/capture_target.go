@@ -432,8 +432,8 @@ func (p *retirementScope) wasGoneAtCapture() bool {
 	return captured.InstanceName == "" && captured.ComputerName == "" && captured.UniqueID == ""
 }
 
-// isRecreated reports whether the instance is a new one under the name of the captured instance. It compares the unique
-// IDs. If one of the two IDs is unknown, it compares the names.
+// isRecreated reports whether the instance is certainly a new one under the name of the captured instance. It compares
+// the unique IDs. If one of the two IDs is unknown, it returns false.
 func (p *retirementScope) isRecreated(instance cloud.Instance) bool {
 	captured := p.rt.Status.Captured
 	return captured != nil && captured.UniqueID != "" && instance.UniqueID != "" &&
