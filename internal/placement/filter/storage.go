@@ -9,6 +9,8 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/utils/ptr"
 
@@ -73,9 +75,9 @@ type zoneLabel struct {
 }
 
 type storageClass struct {
-	provisioner    string
-	mode           *storagev1.VolumeBindingMode
-	limitsTopology bool
+	provisioner string
+	mode        *storagev1.VolumeBindingMode
+	topologies  []labels.Selector // one per allowed topology; empty if volumes are provisioned for any node
 }
 
 // csiDriver says whether a driver tracks its storage capacity, and whether its volumes need a node with the driver.
@@ -150,8 +152,30 @@ func (st *Storage) dropVolume(name string) {
 // SetStorageClass adds or updates a storage class.
 func (st *Storage) SetStorageClass(o *storagev1.StorageClass) error {
 	return applyChangeRejectingNil(st, o, func() {
-		st.storageClasses[o.Name] = &storageClass{o.Provisioner, o.VolumeBindingMode, len(o.AllowedTopologies) > 0}
+		st.storageClasses[o.Name] = &storageClass{o.Provisioner, o.VolumeBindingMode, compileTopologies(o.AllowedTopologies)}
 	})
+}
+
+// compileTopologies returns a selector of nodes for each term. As in the scheduler, a term without expressions, or with an
+// invalid one, selects no node.
+func compileTopologies(terms []corev1.TopologySelectorTerm) []labels.Selector {
+	selectors := make([]labels.Selector, len(terms))
+	for i := range terms {
+		selectors[i] = labels.Nothing()
+		var all []labels.Requirement
+		for _, e := range terms[i].MatchLabelExpressions {
+			r, err := labels.NewRequirement(e.Key, selection.In, e.Values)
+			if err != nil {
+				all = nil
+				break
+			}
+			all = append(all, *r)
+		}
+		if len(all) > 0 {
+			selectors[i] = labels.NewSelector().Add(all...)
+		}
+	}
+	return selectors
 }
 
 // DeleteStorageClass removes a storage class.

@@ -45,7 +45,17 @@ func (h *Chain) checkVolumeBinding(c *PodClass, n *Node) (refused []placement.Re
 	if view.undecidable != nil {
 		return refused, view.undecidable
 	}
-	if view.neverProvisioned {
+	isVolumeMissing := false
+	for i := range view.limited {
+		switch claim := &view.limited[i]; {
+		case claim.isProvisionedFor(n):
+		case claim.bindable != nil:
+			return refused, claim.bindable
+		default:
+			isVolumeMissing = true
+		}
+	}
+	if isVolumeMissing {
 		refused = append(refused, noVolume)
 	}
 	return refused, undecided

@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/component-helpers/storage/ephemeral"
 
 	"github.com/slipway-dev/slipway/internal/placement"
@@ -35,11 +36,21 @@ type volumeView struct {
 	readWriteOncePod []placement.PodKey // claims with access mode ReadWriteOncePod
 	bound            []*volume          // nil for a volume that does not exist
 	selectedNodes    []string           // nodes that the scheduler has already chosen for an unbound claim
-	neverProvisioned bool               // an unbound claim has a class that provisions nothing
+	limited          []limitedClaim     // unbound claims with a volume that is not provisioned for every node
 	zones            []zoneLabel
 	attachables      []attachable
 	inTree           []string          // in-tree plugins of claims that a CSI driver may handle
 	wrongOwner       *placement.Reason // an ephemeral claim belongs to another pod
+}
+
+// limitedClaim is an unbound claim with a volume that is provisioned for some nodes or none.
+type limitedClaim struct {
+	topologies []labels.Selector // a volume is provisioned for the nodes that one of these selects
+	bindable   *placement.Reason // why another node may be accepted; nil if the class has no volume
+}
+
+func (c *limitedClaim) isProvisionedFor(n *Node) bool {
+	return slices.ContainsFunc(c.topologies, func(s labels.Selector) bool { return s.Matches(labels.Set(n.Object.Labels)) })
 }
 
 // attachable is one volume that counts against the attach limit of its driver.
@@ -222,31 +233,34 @@ func (st *Storage) waitsForFirstConsumer(c *claim) (waits bool, problem string) 
 	return *class.mode == storagev1.VolumeBindingWaitForFirstConsumer, ""
 }
 
-// resolveUnboundClaim decides a claim that waits for its first consumer, as far as no topology is involved. Then either
-// every node can satisfy it, or none. In other cases the volume's place depends on the driver, and the result is
-// undecidable.
+// resolveUnboundClaim decides a claim that waits for its first consumer. The scheduler binds an existing volume, or else has one
+// provisioned. So existing volumes matter only on nodes that no volume is provisioned for.
 func (st *Storage) resolveUnboundClaim(c *claim, view *volumeView) {
 	class := st.storageClasses[c.storageClass]
-	undecidable := func(why string) {
-		if view.undecidable == nil {
-			view.undecidable = &placement.Reason{
-				Predicate: bindingPredicate,
-				Message:   fmt.Sprintf("unbound claim %s of storage class %s: %s", c.name, c.storageClass, why),
-			}
+	newReason := func(why string) *placement.Reason {
+		return &placement.Reason{
+			Predicate: bindingPredicate,
+			Message:   fmt.Sprintf("unbound claim %s of storage class %s: %s", c.name, c.storageClass, why),
 		}
 	}
 	if c.hasSelectedNode {
 		view.selectedNodes = append(view.selectedNodes, c.selectedNode)
-	} else if st.volumesPerClass[c.storageClass] > 0 {
-		undecidable("an existing volume may be bound to it")
 	}
+	provisions := class.provisioner != "" && class.provisioner != noProvisioner
 	switch {
-	case class.provisioner == "" || class.provisioner == noProvisioner:
-		view.neverProvisioned = true
-	case class.limitsTopology:
-		undecidable("the class limits where volumes are provisioned")
-	case st.drivers[class.provisioner].tracksCapacity:
-		undecidable("the driver tracks its storage capacity")
+	case provisions && st.drivers[class.provisioner].tracksCapacity:
+		if view.undecidable == nil {
+			view.undecidable = newReason("the driver tracks its storage capacity")
+		}
+	case !provisions || len(class.topologies) > 0:
+		var limited limitedClaim
+		if provisions {
+			limited.topologies = class.topologies
+		}
+		if !c.hasSelectedNode && st.volumesPerClass[c.storageClass] > 0 {
+			limited.bindable = newReason("an existing volume may be bound to it")
+		}
+		view.limited = append(view.limited, limited)
 	}
 }
 

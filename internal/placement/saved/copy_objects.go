@@ -135,14 +135,18 @@ func (r *redactor) copyVolume(o *corev1.PersistentVolume) *corev1.PersistentVolu
 }
 
 func (r *redactor) copyStorageClass(o *storagev1.StorageClass) *storagev1.StorageClass {
-	c := &storagev1.StorageClass{
+	return &storagev1.StorageClass{
 		ObjectMeta:  r.copyMeta(&o.ObjectMeta, "", r.replaceName(storageClasses, o.Name), nil, nil),
 		Provisioner: r.replaceUnknownDriver(o.Provisioner), VolumeBindingMode: o.VolumeBindingMode,
+		AllowedTopologies: mapList(o.AllowedTopologies, r.copyTopology),
 	}
-	if len(o.AllowedTopologies) > 0 {
-		c.AllowedTopologies = []corev1.TopologySelectorTerm{{}}
-	}
-	return c
+}
+
+func (r *redactor) copyTopology(t corev1.TopologySelectorTerm) corev1.TopologySelectorTerm {
+	return corev1.TopologySelectorTerm{MatchLabelExpressions: mapList(t.MatchLabelExpressions,
+		func(e corev1.TopologySelectorLabelRequirement) corev1.TopologySelectorLabelRequirement {
+			return corev1.TopologySelectorLabelRequirement{Key: r.replaceUnknownKey(e.Key), Values: mapList(e.Values, r.replaceUnknownValue)}
+		})}
 }
 
 func (r *redactor) copyCSINode(o *storagev1.CSINode) *storagev1.CSINode {

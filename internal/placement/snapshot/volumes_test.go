@@ -37,6 +37,46 @@ func newClusterWithClaim(volume string) (*placementtest.Cluster, *corev1.Pod) {
 	return c, p
 }
 
+// TestExistingVolumesMatterOnlyWhereNoneIsProvisioned has a class with a volume of another claim, as the second replica of a
+// StatefulSet finds it.
+func TestExistingVolumesMatterOnlyWhereNoneIsProvisioned(t *testing.T) {
+	inZones := func(zones ...string) []corev1.TopologySelectorTerm {
+		return []corev1.TopologySelectorTerm{{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: corev1.LabelTopologyZone, Values: zones}}}}
+	}
+	for name, tc := range map[string]struct {
+		provisioner string
+		topologies  []corev1.TopologySelectorTerm
+		isEmpty     bool // the class has no volume
+		want        string
+	}{
+		"provisioned for every node":            {provisioner: "csi.example.com", want: "fits"},
+		"provisioned for this zone":             {provisioner: "csi.example.com", topologies: inZones("zone-b", "zone-a"), want: "fits"},
+		"provisioned for this zone by one term": {provisioner: "csi.example.com", topologies: append(inZones("zone-b"), inZones("zone-a")...), want: "fits"},
+		"provisioned for another zone": {
+			provisioner: "csi.example.com", topologies: inZones("zone-b"),
+			want: "undecidable: unbound claim data of storage class disk: an existing volume may be bound to it",
+		},
+		"provisioned for another zone, without volumes": {provisioner: "csi.example.com", topologies: inZones("zone-b"), isEmpty: true, want: "blocked: no volume for an unbound claim"},
+		"provisioned for no node, by an empty term":     {provisioner: "csi.example.com", topologies: []corev1.TopologySelectorTerm{{}}, isEmpty: true, want: "blocked: no volume for an unbound claim"},
+		"not provisioned": {
+			provisioner: "kubernetes.io/no-provisioner",
+			want:        "undecidable: unbound claim data of storage class disk: an existing volume may be bound to it",
+		},
+		"not provisioned, without volumes": {provisioner: "kubernetes.io/no-provisioner", isEmpty: true, want: "blocked: no volume for an unbound claim"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, p := newClusterWithClaim("")
+			c.StorageClasses[0].Provisioner, c.StorageClasses[0].AllowedTopologies = tc.provisioner, tc.topologies
+			if !tc.isEmpty {
+				v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "volume"}}
+				v.Spec.StorageClassName, v.Spec.ClaimRef = "disk", &corev1.ObjectReference{Namespace: "default", Name: "other"}
+				c.Volumes = append(c.Volumes, v)
+			}
+			checkVerdict(t, c, p, tc.want)
+		})
+	}
+}
+
 // newCSINode returns the CSINode of the second node. It lists the migrated in-tree plugins.
 func newCSINode(migrated string, drivers ...storagev1.CSINodeDriver) *storagev1.CSINode {
 	return &storagev1.CSINode{
@@ -178,10 +218,6 @@ func TestUndecidableVerdictsGiveTheReason(t *testing.T) {
 		want   string
 	}{
 		"a volume can be made anywhere": {class(storagev1.StorageClass{Provisioner: "csi.example.com"}), "fits"},
-		"a volume can be made in some places": {class(storagev1.StorageClass{
-			Provisioner:       "csi.example.com",
-			AllowedTopologies: []corev1.TopologySelectorTerm{{}},
-		}), "undecidable: unbound claim data"},
 		"no volume is ever made": {
 			class(storagev1.StorageClass{Provisioner: "kubernetes.io/no-provisioner"}),
 			"blocked: no volume for an unbound claim",
