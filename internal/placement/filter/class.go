@@ -146,8 +146,8 @@ func (c *PodClass) ClaimCount() int {
 	return len(c.volumes.claims)
 }
 
-// HasEphemeralClaim reports whether a pod of the class uses a generic ephemeral volume. Its claim is created for each pod.
-func (c *PodClass) HasEphemeralClaim() bool {
+// hasEphemeralClaim reports whether a pod of the class uses a generic ephemeral volume. Its claim is created for each pod.
+func (c *PodClass) hasEphemeralClaim() bool {
 	return c.volumes != nil && slices.ContainsFunc(c.volumes.claims, func(r claimRef) bool { return r.ephemeral })
 }
 

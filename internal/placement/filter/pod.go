@@ -37,6 +37,10 @@ type Pod struct {
 // IsMovedByPlan reports whether a fork has removed it from its original node, or has placed it.
 func (p *Pod) IsMovedByPlan() bool { return p.MovedIn > 0 }
 
+// NeedsUnknownClaim reports whether the pod would be recreated with a new claim of a generic ephemeral volume. It is unknown
+// where that volume would be. The claim of a pending pod exists already, so it is known.
+func (p *Pod) NeedsUnknownClaim() bool { return p.NodeName != "" && p.Class.hasEphemeralClaim() }
+
 // CanReplace reports whether p can replace old without a change to any counter.
 func (p *Pod) CanReplace(old *Pod) bool {
 	return p.UID == old.UID && p.Class == old.Class && p.NodeName == old.NodeName && p.Terminating == old.Terminating &&

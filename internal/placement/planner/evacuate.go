@@ -278,10 +278,10 @@ func (p *planRun) placeAllOn(n *filter.Node, pods []*filter.Pod) (placed bool) {
 	return true
 }
 
-// findTarget finds a node for one pod. Like the scheduler, it tries the nominated node first. A pod with a generic
-// ephemeral volume has no target: it is unknown where its new volume will be.
+// findTarget finds a node for one pod. Like the scheduler, it tries the nominated node first. A pod that needs an unknown claim
+// has no target.
 func (p *planRun) findTarget(pod *filter.Pod) *filter.Node {
-	if pod.Class.HasEphemeralClaim() {
+	if pod.NeedsUnknownClaim() {
 		return nil
 	}
 	if n := p.s.Nodes.Lookup(pod.NominatedTo); n != nil && n.CanReceivePods() && p.s.FitsOn(pod.Class, pod.UID, n) && p.s.Filters.IsPlaceable(pod.Class) {
@@ -303,7 +303,7 @@ func (p *planRun) placeOrRefuse(pods []*filter.Pod) []Refusal {
 func (p *planRun) newUnplacedPodRefusal(pod *filter.Pod) Refusal {
 	r := Refusal{Rule: "no-room", Pod: pod.Key.String(), Message: "fits on no other node"}
 	switch refusal := p.s.Filters.PreFilterRefusal(pod.Class); {
-	case pod.Class.HasEphemeralClaim():
+	case pod.NeedsUnknownClaim():
 		r.Rule, r.Message = "undecidable", "uses a generic ephemeral volume, and where its new volume would be is not known"
 		return r
 	case refusal != nil:

@@ -442,7 +442,7 @@ func (p *packRun) launchAndFillInstance(o offer, left []demand) (placed int) {
 	var plain []demand
 	for _, d := range left {
 		switch {
-		case !p.s.Filters.IsPlaceable(d.class) || d.class.HasEphemeralClaim():
+		case !p.s.Filters.IsPlaceable(d.class) || d.pods[0].NeedsUnknownClaim():
 		case d.class.InteractsWithOtherPods():
 			placed += p.placeInteracting(n, d, placed)
 		case p.s.FitsOn(d.class, noPod, n):

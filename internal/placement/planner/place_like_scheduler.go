@@ -26,7 +26,7 @@ func PlaceLikeScheduler(s *snapshot.Snapshot, f snapshot.Fork, pods []placement.
 		var best *filter.Node
 		var least float64
 		for _, n := range s.Nodes.SortedByName() {
-			if !n.CanReceivePods() || !s.Filters.IsPlaceable(p.Class) || p.Class.HasEphemeralClaim() || !s.FitsOn(p.Class, p.UID, n) {
+			if !n.CanReceivePods() || !s.Filters.IsPlaceable(p.Class) || p.NeedsUnknownClaim() || !s.FitsOn(p.Class, p.UID, n) {
 				continue
 			}
 			if load := n.SumUsedShares(); best == nil || load < least {

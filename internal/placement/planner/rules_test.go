@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -483,6 +484,45 @@ func TestPackUsesFreeRoomAndListsUnschedulablePods(t *testing.T) {
 	if len(packing.Unschedulable) != 1 || packing.Unschedulable[0].Reasons["standard"] != "blocked: insufficient cpu" {
 		t.Errorf("unschedulable pods %+v", packing.Unschedulable)
 	}
+}
+
+// TestOnlyThePendingPodHasItsEphemeralClaim has a pod with a generic ephemeral volume. Its claim exists, but not the claim of the
+// pod that would replace it.
+func TestOnlyThePendingPodHasItsEphemeralClaim(t *testing.T) {
+	newCluster := func(node string, cpu int64) *placementtest.Cluster {
+		c, wait, class, yes := placementtest.NewTwoNodeCluster(), storagev1.VolumeBindingWaitForFirstConsumer, "disk", true
+		p := placementtest.NewPod("scratch", 0, node, cpu, 128)
+		p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}}}
+		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
+			Namespace: p.Namespace, Name: p.Name + "-data",
+			OwnerReferences: []metav1.OwnerReference{{Kind: "Pod", Name: p.Name, UID: p.UID, Controller: &yes}},
+		}}
+		claim.Spec.StorageClassName = &class
+		c.Pods, c.Claims = []*corev1.Pod{p}, []*corev1.PersistentVolumeClaim{claim}
+		c.StorageClasses = []*storagev1.StorageClass{{ObjectMeta: metav1.ObjectMeta{Name: class}, Provisioner: "csi.example.com", VolumeBindingMode: &wait}}
+		return c
+	}
+	key := placement.PodKey{Namespace: "default", Name: "scratch-0"}
+	pack := func(cpu int64) *planner.Packing {
+		s, err := newCluster("", cpu).BuildSnapshot()
+		must.NoError(t, err)
+		packing, err := planner.PackPods(s, nil, []planner.Template{placementtest.NewTemplate()}, planner.LeastWaste)
+		must.NoError(t, err)
+		return packing
+	}
+	check.Equal(t, []planner.Move{{Pod: key, To: "first"}}, pack(1000).Moves)
+	check.Len(t, 1, pack(8000).Instances)
+	for node, want := range map[string]int{"": 0, "first": 1} {
+		s, err := newCluster(node, 1000).BuildSnapshot()
+		must.NoError(t, err)
+		fork := s.Fork()
+		left, err := planner.PlaceLikeScheduler(s, fork, []placement.PodKey{key})
+		must.NoError(t, err)
+		check.Len(t, want, left)
+		fork.Rollback()
+	}
+	e := planEvacuation(t, newCluster("first", 1000), planner.Options{})
+	check.Not(t, len(e.Refusals) != 1 || e.Refusals[0].Rule != "undecidable", "refused by %v", e.Refusals)
 }
 
 func TestPackRespectsMaxAndPrefersCheapTemplates(t *testing.T) {
