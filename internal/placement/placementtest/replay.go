@@ -3,8 +3,6 @@ package placementtest
 import (
 	"fmt"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/slipway-dev/slipway/internal/placement"
 	"github.com/slipway-dev/slipway/internal/placement/planner"
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
@@ -34,19 +32,20 @@ func CheckRemovalsExecutable(s *snapshot.Snapshot, victims []planner.Evacuation)
 func CheckPackingExecutable(s *snapshot.Snapshot, templates []planner.Template, packing *planner.Packing) error {
 	fork := s.Fork()
 	defer fork.Rollback()
-	newNodes := map[string]func(name, zone string) *corev1.Node{}
+	byName := map[string]*planner.Template{}
 	for i := range templates {
-		f := &templates[i]
-		newNodes[f.Name] = func(name, zone string) *corev1.Node {
-			if len(f.Zones) == 0 {
-				zone = ""
-			}
-			return f.NewNode(name, zone)
-		}
+		byName[templates[i].Name] = &templates[i]
 	}
 	for _, m := range packing.Instances {
-		if err := fork.AddNewNode(newNodes[m.Template](m.Name, m.Zone)); err != nil {
+		f, zone := byName[m.Template], m.Zone
+		if len(f.Zones) == 0 {
+			zone = ""
+		}
+		if err := fork.AddNewNode(f.NewNode(m.Name, zone)); err != nil {
 			return err
+		}
+		for _, c := range f.Pods {
+			fork.AddPod(c, s.Nodes.Lookup(m.Name))
 		}
 	}
 	return checkAndMovePods(s, fork, packing.Moves, nil)

@@ -17,9 +17,11 @@ import (
 // Template is a type of instance that can be launched.
 type Template struct {
 	Name string
-	// Node is the node that an instance would register. The requests of DaemonSet pods are already subtracted
-	// from its allocatable amounts.
+	// Node is the node that an instance would register.
 	Node *corev1.Node
+	// Pods are the classes of the pods that every instance runs, such as those of DaemonSets. They are classes of the snapshot.
+	// The requests of pods that are not listed must be subtracted from the allocatable amounts of Node.
+	Pods []*filter.PodClass
 	// Cost is the cost of one instance. All templates use the same unit.
 	Cost float64
 	// Zones lists the zones for launches, as values of topology.kubernetes.io/zone. If it is empty, the template's
@@ -43,6 +45,19 @@ func (f *Template) NewNode(name, zone string) *corev1.Node {
 		n.Labels[corev1.LabelTopologyZone] = zone
 	}
 	return &n
+}
+
+// freeAmounts returns, by resource, what the pods of a new instance leave of its allocatable amounts.
+func (f *Template) freeAmounts(s *snapshot.Snapshot) []int64 {
+	free := s.Filters.Resources.ToSlice(f.Node.Status.Allocatable)
+	for _, c := range f.Pods {
+		for _, a := range c.Usage {
+			if int(a.Resource) < len(free) {
+				free[a.Resource] -= a.Value
+			}
+		}
+	}
+	return free
 }
 
 // Objective says which instances to prefer.
@@ -171,7 +186,7 @@ func computeInstanceLowerBound(s *snapshot.Snapshot, p *Packing, templates []Tem
 		return &(*list)[r]
 	}
 	for i := range templates {
-		for r, value := range s.Filters.Resources.ToSlice(templates[i].Node.Status.Allocatable) {
+		for r, value := range templates[i].freeAmounts(s) {
 			has := add(&most, int32(r))
 			*has = max(*has, float64(value))
 		}
@@ -198,12 +213,12 @@ func (p *Packing) isBetterThan(other *Packing) bool {
 		cmp.Compare(len(p.Instances), len(other.Instances))) < 0
 }
 
-// computeMeanAllocatable returns the mean allocatable amounts of the templates, by resource. Sizes of pods are
+// computeMeanAllocatable returns the mean allocatable amounts of the templates without their own pods, by resource. Sizes of pods are
 // relative to it.
 func computeMeanAllocatable(s *snapshot.Snapshot, templates []Template) []float64 {
 	var means []float64
 	for i := range templates {
-		for r, value := range s.Filters.Resources.ToSlice(templates[i].Node.Status.Allocatable) {
+		for r, value := range templates[i].freeAmounts(s) {
 			for r >= len(means) {
 				means = append(means, 0)
 			}
@@ -306,9 +321,18 @@ func (p *packRun) resetAndRelaunchInstances() {
 	p.s.Search.UseDefaultOrder()
 	order := slices.Clone(p.s.Search.Order)
 	for i := range p.launches {
-		order = append(order, p.fork.AddNode(p.launches[i].object).ID)
+		order = append(order, p.addInstance(&p.launches[i]).ID)
 	}
 	p.s.Search.SetOrder(order)
+}
+
+// addInstance adds an instance with the pods that every instance of its template runs.
+func (p *packRun) addInstance(m *plannedLaunch) *filter.Node {
+	n := p.fork.AddNode(m.object)
+	for _, c := range m.template.Pods {
+		p.fork.AddPod(c, n)
+	}
+	return n
 }
 
 // placeDemands places every pod where it was placed before, or else where it fits. It returns the pods without a
@@ -438,7 +462,7 @@ func (p *packRun) launchAndFillInstance(o offer, left []demand) (placed int) {
 	object := o.template.NewNode(fmt.Sprintf("%s-new-%d", o.template.Name, p.serial), o.zone)
 	o.adjustForLaunch(1)
 	p.launches = append(p.launches, plannedLaunch{o, object})
-	n := p.fork.AddNode(object)
+	n := p.addInstance(&p.launches[len(p.launches)-1])
 	var plain []demand
 	for _, d := range left {
 		switch {
@@ -549,29 +573,33 @@ func (p *packRun) countLaunchesInZone(o *offer) int {
 }
 
 // scoreLastInstance rates the last launched instance: the mean used share of its cpu and memory, or the used amount
-// per cost.
+// per cost. What every instance of its template runs does not count.
 func (p *packRun) scoreLastInstance(o offer) float64 {
-	n := p.s.Nodes.Lookup(p.launches[len(p.launches)-1].object.Name)
-	used := n.SumUsedShares() / 2
-	if p.objective != LeastCost || o.template.Cost <= 0 {
-		return used
-	}
-	var size float64
+	n, free := p.s.Nodes.Lookup(p.launches[len(p.launches)-1].object.Name), o.template.freeAmounts(p.s)
+	var share, size float64
 	for _, r := range []int32{filter.ResourceCPU, filter.ResourceMemory} {
-		if mean := p.meanAllocatableOf(r); mean > 0 {
-			size += float64(filter.AmountAt(n.Used, r)) / mean
+		most := filter.AmountAt(free, r)
+		used := float64(most - n.FreeAmount(r))
+		if most > 0 {
+			share += used / float64(most) / 2
 		}
+		if mean := p.meanAllocatableOf(r); mean > 0 {
+			size += used / mean
+		}
+	}
+	if p.objective != LeastCost || o.template.Cost <= 0 {
+		return share
 	}
 	return size / o.template.Cost
 }
 
-// buildPacking reads the result from the snapshot. It omits instances that are empty at the end.
+// buildPacking reads the result from the snapshot. It omits instances that take none of the pods at the end.
 func (p *packRun) buildPacking(demands, left []demand) *Packing {
 	out := &Packing{}
 	index := map[string]int{}
 	for _, m := range p.launches {
 		n := p.s.Nodes.Lookup(m.object.Name)
-		if n == nil || len(n.Pods) == 0 {
+		if n == nil || len(n.Pods) == len(m.template.Pods) {
 			continue
 		}
 		index[m.object.Name] = len(out.Instances)

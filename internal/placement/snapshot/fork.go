@@ -60,6 +60,9 @@ func (f Fork) revertChange(c change) {
 		if c.wasPending {
 			s.pending[c.pod] = struct{}{}
 		}
+	case podAdded:
+		s.detachPod(c.pod)
+		removeFromClass(c.pod)
 	case podDetached:
 		n := s.Nodes.slots[c.node]
 		c.pod.MovedIn = c.wasMovedIn
@@ -171,6 +174,17 @@ func (f Fork) AddNode(o *corev1.Node) *filter.Node {
 	}
 	f.s.journal.addChange(change{kind: nodeAdded, node: n.ID})
 	return n
+}
+
+// noFacts are the facts about a pod that no eviction rule is applied to.
+var noFacts filter.SharedFacts
+
+// AddPod adds a new pod of a class to a node. Filters and counters know the pod, but it has no name. It is never evicted.
+func (f Fork) AddPod(c *filter.PodClass, n *filter.Node) {
+	p := &filter.Pod{Class: c, Usage: c.Usage, Node: filter.None, NodeName: n.Name(), MovedIn: int32(f.depth), Facts: &noFacts}
+	addToClass(p)
+	f.s.attachPod(p, n)
+	f.s.journal.addChange(change{kind: podAdded, pod: p})
 }
 
 // MovePod places a pod of the snapshot on a node, and removes it from its current node first. It does not check whether

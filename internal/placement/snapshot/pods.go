@@ -10,6 +10,12 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/filter"
 )
 
+// ClassOfNewPod returns the class of a pod that is not in the snapshot. It is valid until a pod is deleted from the snapshot. It
+// does not count as unused, so that asking again and again does not make the snapshot drop classes.
+func (s *Snapshot) ClassOfNewPod(o *corev1.Pod) *filter.PodClass {
+	return s.index.internPodClass(o, true)
+}
+
 func (s *Snapshot) compilePod(o *corev1.Pod) *filter.Pod {
 	p := &filter.Pod{
 		Key: placement.PodKey{Namespace: o.Namespace, Name: o.Name}, UID: o.UID, Node: filter.None, NodeName: o.Spec.NodeName,

@@ -33,7 +33,7 @@ func TestRollbackRestoresSnapshot(t *testing.T) {
 		}
 		open()
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
-			switch rapid.IntRange(0, 6).Draw(t, "step") {
+			switch rapid.IntRange(0, 7).Draw(t, "step") {
 			case 0:
 				open()
 			case 1:
@@ -53,6 +53,14 @@ func TestRollbackRestoresSnapshot(t *testing.T) {
 				if len(pods) > 0 {
 					if p := s.Pod(keyOf(pods[rapid.IntRange(0, len(pods)-1).Draw(t, "pod")])); p != nil && p.Node != filter.None {
 						forks[0].RemovePod(p)
+					}
+				}
+			case 5:
+				if len(pods) > 0 {
+					p := s.Pod(keyOf(pods[rapid.IntRange(0, len(pods)-1).Draw(t, "pod")]))
+					n := s.Nodes.Lookup(nodes[rapid.IntRange(0, len(nodes)-1).Draw(t, "to")].Name)
+					if p != nil && !n.RemovedByPlan {
+						forks[0].AddPod(p.Class, n)
 					}
 				}
 			default:
@@ -201,7 +209,7 @@ func TestI9PodsMovedBeforeAPlanDoNotVanish(t *testing.T) {
 func TestPackingHoldsWithAllInstancesLaunched(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		seed := rapid.Uint64Range(0, 1<<20).Draw(t, "cluster")
-		s, _, _ := newRandomSnapshot(seed)
+		s, _, pods := newRandomSnapshot(seed)
 		for _, p := range placementtest.NewRandomCluster(seed).Candidates {
 			must.NoError(t, s.SetPod(p))
 		}
@@ -210,6 +218,11 @@ func TestPackingHoldsWithAllInstancesLaunched(t *testing.T) {
 		templates := []planner.Template{
 			{Name: "a", Node: placementtest.NewRandomNode(g, 2001), Cost: 1, Zones: []string{"z1", "z2"}},
 			{Name: "b", Node: placementtest.NewRandomNode(g, 2002), Cost: 2},
+		}
+		for i, p := range pods[:rapid.IntRange(0, min(4, len(pods))).Draw(t, "pods of instances")] {
+			if placed := s.Pod(keyOf(p)); placed != nil {
+				templates[i%2].Pods = append(templates[i%2].Pods, placed.Class)
+			}
 		}
 		packing, err := planner.PackPods(s, nil, templates, planner.LeastWaste)
 		must.NoError(t, err)

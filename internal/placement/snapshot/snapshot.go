@@ -219,10 +219,7 @@ func (s *Snapshot) DeletePod(key placement.PodKey) error {
 
 func (s *Snapshot) addPod(p *filter.Pod) {
 	s.pods[p.Key] = p
-	l := p.Class.Labels
-	p.IndexInLabels = int32(len(l.Pods))
-	l.Pods = append(l.Pods, p)
-	p.Class.PodCount++
+	addToClass(p)
 	switch n := s.Nodes.byName[p.NodeName]; {
 	case p.NodeName == "":
 		s.pending[p] = struct{}{}
@@ -249,12 +246,25 @@ func (s *Snapshot) removePod(p *filter.Pod) {
 	}
 	delete(s.pods, p.Key)
 	s.facts.releaseFacts(p.Facts)
+	removeFromClass(p)
+	s.index.countIfUnused(p.Class)
+}
+
+// addToClass counts a pod in its class, and lists it by its labels. New counters count the listed pods.
+func addToClass(p *filter.Pod) {
+	l := p.Class.Labels
+	p.IndexInLabels = int32(len(l.Pods))
+	l.Pods = append(l.Pods, p)
+	p.Class.PodCount++
+}
+
+// removeFromClass undoes addToClass. The last pod of the list gets its index.
+func removeFromClass(p *filter.Pod) {
 	l := p.Class.Labels
 	last := l.Pods[len(l.Pods)-1]
 	l.Pods[p.IndexInLabels], last.IndexInLabels = last, p.IndexInLabels
 	l.Pods = l.Pods[:len(l.Pods)-1]
 	p.Class.PodCount--
-	s.index.countIfUnused(p.Class)
 }
 
 // attachPod appends a pod to the list of a node.

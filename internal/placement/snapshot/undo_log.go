@@ -29,6 +29,7 @@ type changeKind uint8
 
 const (
 	podAttached  changeKind = iota // pod was placed on node
+	podAdded                       // a new pod was added to its node
 	podDetached                    // pod was removed from node, where it had the index
 	nodeRemoved                    // node was removed
 	nodeAdded                      // node was added

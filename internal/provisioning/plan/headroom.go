@@ -63,8 +63,8 @@ func (r *forkedCluster) makeTolerations(g *Group) (list []corev1.Toleration) {
 		}
 	}
 	for _, k := range r.templates {
-		if k.group == g && k.node != nil {
-			add(k.node.Spec.Taints)
+		if k.group == g && k.Node != nil {
+			add(k.Node.Spec.Taints)
 		}
 	}
 	return list

@@ -5,11 +5,12 @@ import (
 	"fmt"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
+	appsv1 "k8s.io/api/apps/v1"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/nodegroup"
 	"github.com/slipway-dev/slipway/internal/placement"
+	"github.com/slipway-dev/slipway/internal/placement/filter"
 	"github.com/slipway-dev/slipway/internal/placement/planner"
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 	"github.com/slipway-dev/slipway/internal/provisioning/launch"
@@ -113,15 +114,13 @@ type groupTemplate struct {
 	group    *Group
 	position int // the position in the group's order
 	id       string
-	node     *corev1.Node // after the requests of DaemonSets
+	pods     []*filter.PodClass // the pods of DaemonSets that every instance runs
 }
 
 // simulateInFork calls decide in a fork with started nodes and pending headroom pods.
 func (w *Input) simulateInFork(decide func(*forkedCluster) error) (err error) {
 	r := &forkedCluster{Input: w, headroomPods: map[string][]placement.PodKey{}, templateByID: map[string]*groupTemplate{}}
-	if err := r.makeTemplates(); err != nil {
-		return err
-	}
+	r.makeTemplates()
 	var undo []func() error
 	defer func() {
 		for _, back := range slices.Backward(undo) {
@@ -158,6 +157,9 @@ func (w *Input) simulateInFork(decide func(*forkedCluster) error) (err error) {
 	}
 	r.fork = w.Snapshot.Fork()
 	defer r.fork.Rollback()
+	if err := r.addDaemonSetPods(); err != nil {
+		return err
+	}
 	return decide(r)
 }
 
@@ -168,21 +170,32 @@ func startupTaints(g *v1alpha1.NodeGroup) []string {
 	return g.Spec.ScaleUp.StartupTaints
 }
 
-// makeTemplates sets the Node of each template with known resources.
-func (r *forkedCluster) makeTemplates() error {
+func (r *forkedCluster) makeTemplates() {
 	for i := range r.Groups {
 		g := &r.Groups[i]
 		for j := range g.Templates {
 			k := &groupTemplate{Template: &g.Templates[j], group: g, position: j, id: g.name() + "/" + g.Templates[j].Name}
-			if k.Node != nil {
-				template, err := deductDaemonSets(k.Node, r.DaemonSets)
-				if err != nil {
-					return err
-				}
-				k.node = template
-			}
 			r.templateByID[k.id] = k
 			r.templates = append(r.templates, k)
+		}
+	}
+}
+
+// addDaemonSetPods adds the pods of DaemonSets to each template with known resources.
+func (r *forkedCluster) addDaemonSetPods() error {
+	daemons := slices.SortedFunc(slices.Values(r.DaemonSets), func(a, b *appsv1.DaemonSet) int { // the caller's order differs each time
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	for _, k := range r.templates {
+		if k.Node == nil {
+			continue
+		}
+		pods, err := listDaemonSetPods(k.Node, daemons)
+		if err != nil {
+			return err
+		}
+		for _, p := range pods {
+			k.pods = append(k.pods, r.Snapshot.ClassOfNewPod(p))
 		}
 	}
 	return nil
@@ -241,14 +254,13 @@ func (p *scaleUp) addProvisioningInstances() error {
 			switch {
 			case g.takesPods(m.ID):
 				continue // its Node is in the snapshot already
-			case k == nil || k.node == nil:
+			case k == nil || k.Node == nil:
 				continue // its resources are unknown, so that no pod can be placed on it
 			}
 			name := "awaited/" + g.name() + "/" + m.ID
-			if err := p.fork.AddNewNode(toPlannerTemplate(k).NewNode(name, "")); err != nil {
+			if err := p.addInstance(k, name); err != nil {
 				return err
 			}
-			p.templateByInstance[name] = k.id
 			p.provisioningNames = append(p.provisioningNames, name)
 		}
 	}
@@ -266,7 +278,19 @@ func (p *scaleUp) findTemplate(g *Group, name string) *groupTemplate {
 }
 
 func toPlannerTemplate(k *groupTemplate) *planner.Template {
-	return &planner.Template{Name: k.id, Node: k.node, Cost: k.Cost}
+	return &planner.Template{Name: k.id, Node: k.Node, Pods: k.pods, Cost: k.Cost}
+}
+
+// addInstance adds an instance of a template to the fork, with the pods that it runs.
+func (p *scaleUp) addInstance(k *groupTemplate, name string) error {
+	if err := p.fork.AddNewNode(toPlannerTemplate(k).NewNode(name, "")); err != nil {
+		return err
+	}
+	p.templateByInstance[name] = k.id
+	for _, c := range k.pods {
+		p.fork.AddPod(c, p.Snapshot.Nodes.Lookup(name))
+	}
+	return nil
 }
 
 // planLaunchesToMinSize launches the instances that groups lack to their minimum size, from the preferred templates.
@@ -318,8 +342,7 @@ func (p *scaleUp) countRemovedNodes(g *Group) (n int) {
 func (p *scaleUp) simulateLaunch(template *groupTemplate) (string, error) {
 	p.serial++
 	name := fmt.Sprintf("new/%s/%d", template.id, p.serial)
-	p.templateByInstance[name] = template.id
-	return name, p.fork.AddNewNode(toPlannerTemplate(template).NewNode(name, ""))
+	return name, p.addInstance(template, name)
 }
 
 // simulateLaunches adds n instances of a template to the fork.
@@ -341,7 +364,7 @@ func (p *scaleUp) whyTemplateNotLaunchable(k *groupTemplate) *Reason {
 		return k.ClosedReason
 	case k.group.whyNeverUsable(k.Name) != nil:
 		return k.group.whyNeverUsable(k.Name)
-	case k.node == nil:
+	case k.Node == nil:
 		return &Reason{
 			Rule: ShapeUnknown, Group: k.group.name(), Template: k.Name,
 			Message: "the resources of this template are unknown: declare spec.scaleUp.templates[].allocatable",

@@ -240,6 +240,81 @@ func TestDaemonSetRequestsAreDeductedFromTemplates(t *testing.T) {
 	check.Equal(t, map[string]int{"web/m4": 2}, launchCounts(decideUp(t, w)))
 }
 
+// TestDaemonSetPodsRunOnTemplates has a pending pod of 2 cores, an instance type of 4 cores, and a DaemonSet with its pods on every
+// node.
+func TestDaemonSetPodsRunOnTemplates(t *testing.T) {
+	logs := &metav1.LabelSelector{MatchLabels: map[string]string{"app": "logs"}}
+	apart := func(selector *metav1.LabelSelector, namespace string) *corev1.PodAntiAffinity {
+		return &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+			LabelSelector: selector, Namespaces: []string{namespace}, TopologyKey: corev1.LabelHostname,
+		}}}
+	}
+	port := func(host int32) []corev1.ContainerPort {
+		return []corev1.ContainerPort{{ContainerPort: 80, HostPort: host}}
+	}
+	for name, c := range map[string]struct {
+		daemon func(*corev1.PodSpec)
+		pod    func(*corev1.PodSpec)
+		want   int
+	}{
+		"it leaves room": {daemon: func(s *corev1.PodSpec) { s.Containers[0].Resources.Requests = resources("2", "1Gi") }, want: 1},
+		"requests":       {daemon: func(s *corev1.PodSpec) { s.Containers[0].Resources.Requests = resources("3", "1Gi") }},
+		"limits":         {daemon: func(s *corev1.PodSpec) { s.Containers[0].Resources.Limits = resources("3", "1Gi") }},
+		"limits above the requests": {daemon: func(s *corev1.PodSpec) {
+			s.Containers[0].Resources = corev1.ResourceRequirements{Limits: resources("3", "1Gi"), Requests: resources("1", "1Gi")}
+		}, want: 1},
+		"limits of an init container": {daemon: func(s *corev1.PodSpec) {
+			s.InitContainers = []corev1.Container{{Resources: corev1.ResourceRequirements{Limits: resources("3", "1Gi")}}}
+		}},
+		"limits of the pod": {daemon: func(s *corev1.PodSpec) { s.Resources = &corev1.ResourceRequirements{Limits: resources("3", "1Gi")} }},
+		"limits of the pod above the requests of its container": {daemon: func(s *corev1.PodSpec) {
+			s.Containers[0].Resources.Requests = resources("1", "1Gi")
+			s.Resources = &corev1.ResourceRequirements{Limits: resources("3", "1Gi")}
+		}, want: 1},
+		"the same host port": {
+			daemon: func(s *corev1.PodSpec) { s.Containers[0].Ports = port(80) }, pod: func(s *corev1.PodSpec) { s.Containers[0].Ports = port(80) },
+		},
+		"the same port of the host network": {
+			daemon: func(s *corev1.PodSpec) { s.HostNetwork, s.Containers[0].Ports = true, port(0) },
+			pod:    func(s *corev1.PodSpec) { s.Containers[0].Ports = port(80) },
+		},
+		"the same port of the pod network": {
+			daemon: func(s *corev1.PodSpec) { s.Containers[0].Ports = port(0) }, pod: func(s *corev1.PodSpec) { s.Containers[0].Ports = port(80) }, want: 1,
+		},
+		"the pod must not be beside it": {pod: func(s *corev1.PodSpec) { s.Affinity = &corev1.Affinity{PodAntiAffinity: apart(logs, "kube-system")} }},
+		"it must not be beside the pod": {daemon: func(s *corev1.PodSpec) {
+			s.Affinity = &corev1.Affinity{PodAntiAffinity: apart(&metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, "apps")}
+		}},
+		"the pod must be beside it": {pod: func(s *corev1.PodSpec) {
+			s.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{
+				RequiredDuringSchedulingIgnoredDuringExecution: apart(logs, "kube-system").RequiredDuringSchedulingIgnoredDuringExecution,
+			}}
+		}, want: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "logs"}}
+			d.Spec.Template.Labels, d.Spec.Template.Spec.Containers = logs.MatchLabels, []corev1.Container{{}}
+			if c.daemon != nil {
+				c.daemon(&d.Spec.Template.Spec)
+			}
+			g := newNodeGroup("web", 20)
+			pods := newPendingPods(1, "2", "1Gi", func(p *corev1.Pod) {
+				if c.pod != nil {
+					c.pod(&p.Spec)
+				}
+			})
+			for what, provisioning := range map[string][]launch.ProvisioningInstance{"launched": nil, "provisioning": {{ID: "1", Template: "m4"}}} {
+				group := newGroup(g, newKind(g, "m4", "4", "16Gi"))
+				group.Provisioning, group.Size = provisioning, len(provisioning)
+				w := newWorld(t, []Group{group}, nil, pods)
+				w.DaemonSets = []*appsv1.DaemonSet{d}
+				got := outcomeCounts(decideUp(t, w))
+				check.Is(t, c.want, got[Launching]+got[Provisioning], what, got)
+			}
+		})
+	}
+}
+
 func TestTemplateIsLearnedFromItsNodes(t *testing.T) {
 	g := newNodeGroup("web", 20)
 	taint := corev1.Taint{Key: "team", Value: "web", Effect: corev1.TaintEffectNoSchedule}

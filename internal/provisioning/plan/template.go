@@ -232,10 +232,9 @@ func guessAllocatable(capacity corev1.ResourceList) corev1.ResourceList {
 	return out
 }
 
-// deductDaemonSets subtracts the requests of the DaemonSet pods that placement would put on the node.
-func deductDaemonSets(n *corev1.Node, daemons []*appsv1.DaemonSet) (*corev1.Node, error) {
+// listDaemonSetPods returns the pods of DaemonSets that placement would put on a new node together.
+func listDaemonSetPods(n *corev1.Node, daemons []*appsv1.DaemonSet) (pods []*corev1.Pod, err error) {
 	const name = "new"
-	out := n.DeepCopy()
 	empty := snapshot.New()
 	whole := n.DeepCopy()
 	whole.Name = name
@@ -251,16 +250,14 @@ func deductDaemonSets(n *corev1.Node, daemons []*appsv1.DaemonSet) (*corev1.Node
 		if verdict.Outcome == placement.Blocked {
 			continue
 		}
-		requests := componentresource.PodRequests(p, componentresource.PodResourcesOptions{})
-		requests[corev1.ResourcePods] = *resource.NewQuantity(1, resource.DecimalSI)
-		for resourceName, taken := range requests {
-			if has, ok := out.Status.Allocatable[resourceName]; ok {
-				has.Sub(taken)
-				out.Status.Allocatable[resourceName] = has
-			}
+		pods = append(pods, p)
+		placed := p.DeepCopy()
+		placed.Spec.NodeName = name
+		if err := empty.SetPod(placed); err != nil {
+			return nil, fmt.Errorf("DaemonSet %s/%s: %w", d.Namespace, d.Name, err)
 		}
 	}
-	return out, nil
+	return pods, nil
 }
 
 // newDaemonSetPod returns the pod of a DaemonSet, with the tolerations that its controller adds
@@ -268,6 +265,7 @@ func deductDaemonSets(n *corev1.Node, daemons []*appsv1.DaemonSet) (*corev1.Node
 func newDaemonSetPod(d *appsv1.DaemonSet) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: *d.Spec.Template.ObjectMeta.DeepCopy(), Spec: *d.Spec.Template.Spec.DeepCopy()}
 	p.Namespace, p.Name = d.Namespace, d.Name
+	setPodDefaults(p)
 	for _, key := range []string{
 		corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable, corev1.TaintNodeDiskPressure, corev1.TaintNodeMemoryPressure,
 		corev1.TaintNodePIDPressure, corev1.TaintNodeUnschedulable, corev1.TaintNodeNetworkUnavailable,
@@ -275,4 +273,38 @@ func newDaemonSetPod(d *appsv1.DaemonSet) *corev1.Pod {
 		p.Spec.Tolerations = append(p.Spec.Tolerations, corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists})
 	}
 	return p
+}
+
+// setPodDefaults sets the defaults that the API server sets in Pods but not in pod templates, as far as scheduling reads them: requests
+// from limits, and the host ports of the host network (SetDefaults_Pod in k8s.io/kubernetes/pkg/apis/core/v1).
+func setPodDefaults(p *corev1.Pod) {
+	for _, containers := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+		for i := range containers {
+			c := &containers[i]
+			setMissingRequests(&c.Resources, c.Resources.Requests)
+			for j := range c.Ports {
+				if port := &c.Ports[j]; p.Spec.HostNetwork && port.HostPort == 0 {
+					port.HostPort = port.ContainerPort
+				}
+			}
+		}
+	}
+	if r := p.Spec.Resources; r != nil {
+		requested := componentresource.AggregateContainerRequests(p, componentresource.PodResourcesOptions{})
+		maps.Copy(requested, r.Requests)
+		setMissingRequests(r, requested)
+	}
+}
+
+// setMissingRequests requests the limit of each resource that is not requested.
+func setMissingRequests(r *corev1.ResourceRequirements, requested corev1.ResourceList) {
+	for name, limit := range r.Limits {
+		if _, ok := requested[name]; ok {
+			continue
+		}
+		if r.Requests == nil {
+			r.Requests = corev1.ResourceList{}
+		}
+		r.Requests[name] = limit
+	}
 }
