@@ -367,6 +367,11 @@ type LearnedTemplate struct {
 	// +optional
 	// +listType=atomic
 	Taints []corev1.Taint `json:"taints,omitempty"`
+	// declaredFeatures are the entries of status.declaredFeatures that all of its nodes have.
+	//
+	// +optional
+	// +listType=atomic
+	DeclaredFeatures []string `json:"declaredFeatures,omitempty"`
 	// cost is the price of one instance for one hour, such as "0.192". It is from the manager's configuration of the cloud or
 	// from the cloud's plugin, in the unit that the user has chosen there. It is not set if it is unknown.
 	//

@@ -8,7 +8,7 @@ import (
 // NodeGroup is a set of similar nodes. Their instances belong to one group of one cloud.
 //
 // +kubebuilder:object:root=true
-// +kubebuilder:metadata:annotations="slipway.dev/schema-generation=11"
+// +kubebuilder:metadata:annotations="slipway.dev/schema-generation=12"
 // +kubebuilder:subresource:status
 // +kubebuilder:subresource:scale:specpath=.spec.minSize,statuspath=.status.nodes
 // +kubebuilder:resource:scope=Cluster,shortName=ng,categories=slipway

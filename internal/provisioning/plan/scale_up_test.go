@@ -331,6 +331,38 @@ func TestTemplateIsLearnedFromItsNodes(t *testing.T) {
 	check.Equal(t, []corev1.Taint{taint}, n.Spec.Taints)
 }
 
+// TestDeclaredFeaturesAreLearned has a pod that needs the feature RestartAllContainersOnContainerExits.
+func TestDeclaredFeaturesAreLearned(t *testing.T) {
+	const restart, other = "RestartAllContainersOnContainerExits", "UserNamespacesHostNetworkSupport"
+	learn := func(features ...[]string) *v1alpha1.LearnedTemplate {
+		var nodes []*corev1.Node
+		for _, f := range features {
+			nodes = append(nodes, newNode("web", "n", machineResources("4", "16Gi"), func(n *corev1.Node) { n.Status.DeclaredFeatures = f }))
+		}
+		return LearnTemplate("m4", nodes, nil)
+	}
+	pods := newPendingPods(1, "1", "1Gi", func(p *corev1.Pod) {
+		p.Spec.Containers[0].RestartPolicyRules = []corev1.ContainerRestartRule{{Action: corev1.ContainerRestartRuleActionRestartAllContainers}}
+	})
+	for name, c := range map[string]struct {
+		learned, siblings *v1alpha1.LearnedTemplate
+		want              int
+	}{
+		"no node was seen":                      {},
+		"its nodes have it":                     {learned: learn([]string{restart, other}, []string{restart}), want: 1},
+		"one of its nodes lacks it":             {learned: learn([]string{restart, other}, []string{other}), siblings: learn([]string{restart})},
+		"other nodes of the group have it":      {siblings: learn([]string{restart}), want: 1},
+		"its nodes were seen by an old version": {learned: learn(nil), siblings: learn([]string{restart}), want: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newNodeGroup("web", 20)
+			source := TemplateSource{Template: cloud.Template{Name: "m4"}, Declared: machineResources("4", "16Gi"), Learned: c.learned, Siblings: c.siblings}
+			w := newWorld(t, []Group{newGroup(g, Template{Name: "m4", Node: NewTemplateNode(g, source)})}, nil, pods)
+			check.Is(t, c.want, launchCounts(decideUp(t, w))["web/m4"])
+		})
+	}
+}
+
 func TestReservedResourcesAreDeducted(t *testing.T) {
 	shape := cloud.NodeShape{Capacity: machineResources("4", "16Gi")}
 	for name, tc := range map[string]struct {

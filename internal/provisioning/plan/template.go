@@ -17,17 +17,18 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// LearnTemplate returns what the nodes of one template have in common: the smallest resources, and the labels and taints that
-// all have. It leaves out what identifies a node or describes its current state. startup are the keys of taints that a
+// LearnTemplate returns what the nodes of one template have in common: the smallest resources, and the labels, taints and declared
+// features that all have. It leaves out what identifies a node or describes its current state. startup are the keys of taints that a
 // node has only while it starts. It returns nil without nodes.
 func LearnTemplate(name string, nodes []*corev1.Node, startup []string) *v1alpha1.LearnedTemplate {
 	if len(nodes) == 0 {
 		return nil
 	}
 	first := nodes[0]
-	out := &v1alpha1.LearnedTemplate{Name: name, Labels: maps.Clone(first.Labels)}
+	out := &v1alpha1.LearnedTemplate{Name: name, Labels: maps.Clone(first.Labels), DeclaredFeatures: slices.Clone(first.Status.DeclaredFeatures)}
 	delete(out.Labels, corev1.LabelHostname)
 	for _, n := range nodes {
+		out.DeclaredFeatures = slices.DeleteFunc(out.DeclaredFeatures, func(f string) bool { return !slices.Contains(n.Status.DeclaredFeatures, f) })
 		maps.DeleteFunc(out.Labels, func(key, value string) bool { return value == n.Name || n.Labels[key] != value })
 		out.Allocatable = intersectMinResources(out.Allocatable, n.Status.Allocatable)
 		out.Capacity = intersectMinResources(out.Capacity, n.Status.Capacity)
@@ -107,6 +108,11 @@ func NewTemplateNode(g *v1alpha1.NodeGroup, s TemplateSource) *corev1.Node {
 	}
 	if t.Zone != "" {
 		n.Labels[corev1.LabelTopologyZone] = t.Zone
+	}
+	for _, l := range []*v1alpha1.LearnedTemplate{s.Siblings, s.Learned} { // earlier nodes of the template come first
+		if l != nil && len(l.DeclaredFeatures) > 0 {
+			n.Status.DeclaredFeatures = slices.Clone(l.DeclaredFeatures)
+		}
 	}
 	return n
 }
