@@ -331,6 +331,25 @@ func TestTemplateIsLearnedFromItsNodes(t *testing.T) {
 	check.Equal(t, []corev1.Taint{taint}, n.Spec.Taints)
 }
 
+// TestChangedLabelsAndTaintsAreUsed changes the selector of a group and the configuration of its cloud.
+func TestChangedLabelsAndTaintsAreUsed(t *testing.T) {
+	taint := func(value string) corev1.Taint {
+		return corev1.Taint{Key: "team", Value: value, Effect: corev1.TaintEffectNoSchedule}
+	}
+	s := TemplateSource{Template: cloud.Template{Name: "m4", NodeShape: cloud.NodeShape{Labels: map[string]string{"team": "b"}, Taints: []corev1.Taint{taint("b")}}}}
+	s.Learned = LearnTemplate("m4", []*corev1.Node{newNode("before", "n", machineResources("4", "16Gi"), func(n *corev1.Node) {
+		n.Labels["team"], n.Labels["disk"], n.Spec.Taints = "a", "ssd", []corev1.Taint{taint("a"), {Key: "disk", Effect: corev1.TaintEffectNoSchedule}}
+	})}, nil)
+	for isLongGone, team := range map[bool]string{false: "a", true: "b"} {
+		s.NodesLongGone = isLongGone
+		n := NewTemplateNode(newNodeGroup("web", 20), s)
+		check.Equal(t, map[string]string{groupLabel: "web", "team": team, "disk": "ssd", corev1.LabelOSStable: "linux"}, n.Labels)
+		check.Not(t, len(n.Spec.Taints) != 2 || !hasTaint(n, taint(team)), "long gone %t: the taints are %v", isLongGone, n.Spec.Taints)
+	}
+	check.Is(t, "a", s.Learned.Labels["team"])
+	check.Equal(t, taint("a"), s.Learned.Taints[0])
+}
+
 // TestDeclaredFeaturesAreLearned has a pod that needs the feature RestartAllContainersOnContainerExits.
 func TestDeclaredFeaturesAreLearned(t *testing.T) {
 	const restart, other = "RestartAllContainersOnContainerExits", "UserNamespacesHostNetworkSupport"

@@ -80,7 +80,8 @@ const defaultMaxPods = 110
 
 // NewTemplateNode returns an example Node of a template, or nil if its resources are unknown. It takes the resources
 // from earlier nodes, else from the declaration in the NodeGroup, else from the capacity minus an estimate. When no node
-// of the template has existed for a long time, it adds declared resources that the earlier nodes lacked.
+// of the template has existed for a long time, it adds declared resources that the earlier nodes lacked, and declared
+// labels and taints.
 func NewTemplateNode(g *v1alpha1.NodeGroup, s TemplateSource) *corev1.Node {
 	t := &s.Template
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{}}}
@@ -100,12 +101,7 @@ func NewTemplateNode(g *v1alpha1.NodeGroup, s TemplateSource) *corev1.Node {
 	if !isCapacityKnown(n.Status.Capacity) {
 		n.Status.Capacity = n.Status.Allocatable.DeepCopy()
 	}
-	if s.Learned != nil {
-		maps.Copy(n.Labels, s.Learned.Labels)
-		n.Spec.Taints = slices.Clone(s.Learned.Taints)
-	} else {
-		setLabelsAndTaints(n, g, &s)
-	}
+	setLabelsAndTaints(n, g, &s)
 	if t.Zone != "" {
 		n.Labels[corev1.LabelTopologyZone] = t.Zone
 	}
@@ -137,9 +133,29 @@ func (s *TemplateSource) addMissingResources(n *corev1.Node) {
 	}
 }
 
-// setLabelsAndTaints sets the labels and taints of a Node of a template that has had no nodes. They come from the
-// group's other nodes, the group's selector and the declared template.
+// setLabelsAndTaints sets the labels and taints of a Node. They come from earlier nodes of the template, or else from the
+// group's other nodes, and from the group's selector, which every node of the group matches. What the cloud declares
+// counts if there were no earlier nodes, or if they are long gone.
 func setLabelsAndTaints(n *corev1.Node, g *v1alpha1.NodeGroup, s *TemplateSource) {
+	if s.Learned != nil {
+		maps.Copy(n.Labels, s.Learned.Labels)
+		n.Spec.Taints = slices.Clone(s.Learned.Taints)
+	} else {
+		s.setSiblingLabelsAndTaints(n)
+	}
+	maps.Copy(n.Labels, g.Spec.NodeSelector.MatchLabels)
+	if s.Learned != nil && !s.NodesLongGone {
+		return
+	}
+	maps.Copy(n.Labels, s.Template.Labels)
+	for _, t := range s.Template.Taints {
+		n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, func(o corev1.Taint) bool { return o.MatchTaint(&t) })
+		n.Spec.Taints = append(n.Spec.Taints, t)
+	}
+}
+
+// setSiblingLabelsAndTaints sets what the group's other nodes and the name of the template say about a Node.
+func (s *TemplateSource) setSiblingLabelsAndTaints(n *corev1.Node) {
 	n.Labels[corev1.LabelOSStable], n.Labels[corev1.LabelArchStable] = "linux", "amd64"
 	if s.Siblings != nil {
 		maps.Copy(n.Labels, s.Siblings.Labels)
@@ -147,13 +163,6 @@ func setLabelsAndTaints(n *corev1.Node, g *v1alpha1.NodeGroup, s *TemplateSource
 	}
 	for _, key := range []string{corev1.LabelInstanceType, corev1.LabelInstanceTypeStable} {
 		n.Labels[key] = s.Template.Name
-	}
-	maps.Copy(n.Labels, g.Spec.NodeSelector.MatchLabels)
-	maps.Copy(n.Labels, s.Template.Labels)
-	for _, t := range s.Template.Taints {
-		if !hasTaint(n, t) {
-			n.Spec.Taints = append(n.Spec.Taints, t)
-		}
 	}
 }
 
