@@ -434,7 +434,9 @@ func (f *fixture) observeSince(names ...string) {
 	f.t.Helper()
 	m := f.states["web"]
 	if m == nil {
-		m = newGroupState(&v1alpha1.NodeGroupStatus{}, f.options.SettleTime)
+		var g v1alpha1.NodeGroup
+		must.NoError(f.t, f.client.Get(f.t.Context(), types.NamespacedName{Name: "web"}, &g))
+		m = newGroupState(&g, f.options.SettleTime)
 		f.states["web"] = m
 	}
 	if m.observedNodes == nil {

@@ -31,7 +31,8 @@ func (a *Controller) queueReply(g *managedGroup, reconcileSoon bool, apply func(
 	}
 }
 
-// applyReplies applies the queued answers. It drops answers about groups that were deleted or created anew.
+// applyReplies applies the queued answers. It drops answers about groups that were deleted, were created anew or have another
+// cloud group.
 func (a *Controller) applyReplies(groups []*managedGroup) {
 	a.mu.Lock()
 	replies := a.replies

@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
@@ -401,17 +402,44 @@ func TestLaunchesAfterAJoinHaveTheirOwnNames(t *testing.T) {
 	}
 }
 
-func TestReplyForARecreatedGroupIsDropped(t *testing.T) {
-	f := newFixture(t, nil)
-	f.reconcileAfterRead()
-	earlier := f.lastGroups[0]
-	anew := earlier.Group.DeepCopy()
-	anew.UID, anew.ResourceVersion = "anew", ""
-	must.NoError(t, f.client.Delete(t.Context(), earlier.Group.DeepCopy()))
-	f.reconcile()
-	must.NoError(t, f.client.Create(t.Context(), anew))
-	f.reconcile()
-	f.queueReply(earlier, false, func(*managedGroup) { t.Error("the new group of this name got it") })
-	f.reconcile()
-	check.Not(t, f.states["web"] == earlier.state, "the new group has the memory of the earlier one")
+// TestStateOfAnotherCloudGroupIsDropped has a cloud that does not answer after the change.
+func TestStateOfAnotherCloudGroupIsDropped(t *testing.T) {
+	remove := func(f *fixture, g *v1alpha1.NodeGroup) {
+		must.NoError(f.t, f.client.Delete(f.t.Context(), g.DeepCopy()))
+	}
+	create := func(f *fixture, g *v1alpha1.NodeGroup) {
+		anew := g.DeepCopy()
+		anew.UID, anew.ResourceVersion = "anew", ""
+		must.NoError(f.t, f.client.Create(f.t.Context(), anew))
+	}
+	for name, change := range map[string]func(*fixture, *v1alpha1.NodeGroup){
+		"deleted, and created later": func(f *fixture, g *v1alpha1.NodeGroup) {
+			remove(f, g)
+			f.reconcile()
+			create(f, g)
+		},
+		"created anew between two reconciles": func(f *fixture, g *v1alpha1.NodeGroup) {
+			remove(f, g)
+			create(f, g)
+		},
+		"another cloud group": func(f *fixture, g *v1alpha1.NodeGroup) {
+			var changed v1alpha1.NodeGroup
+			must.NoError(f.t, f.client.Get(f.t.Context(), client.ObjectKeyFromObject(g), &changed))
+			changed.Spec.Cloud.Group = "other"
+			must.NoError(f.t, f.client.Update(f.t.Context(), &changed))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, nil)
+			f.reconcileAfterRead()
+			earlier := f.lastGroups[0]
+			change(f, earlier.Group)
+			f.addUnschedulable("a")
+			f.blockReads()
+			f.queueReply(earlier, false, func(*managedGroup) { t.Error("the new group of this name got it") })
+			f.reconcile()
+			check.Not(t, f.states["web"] == earlier.state, "the new group has the memory of the earlier one")
+			check.Is(t, 0, f.launchCount())
+		})
+	}
 }
