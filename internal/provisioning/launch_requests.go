@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/slipway-dev/slipway/internal/placement"
 	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 	"github.com/slipway-dev/slipway/internal/provisioning/plan"
 )
@@ -99,6 +100,9 @@ func (w *LaunchRequests) recordVerdicts(verdicts []plan.LaunchRequestVerdict) (c
 			continue
 		}
 		known.Count = v.Missing
+		if v.PodServed {
+			known.Pod = placement.PodKey{} // its instance is counted once
+		}
 		known.met = v.Missing == 0
 		if text := joinReasons(v.Reasons); known.lastReasons != text {
 			known.lastReasons = text

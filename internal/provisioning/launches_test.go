@@ -16,6 +16,7 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/placement"
 	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 	"github.com/slipway-dev/slipway/internal/provisioning/plan"
 	"github.com/slipway-dev/slipway/internal/testing/check"
@@ -396,6 +397,16 @@ func TestLaunchRequestAboveMaxSizeIsLaunchedInPart(t *testing.T) {
 	if open := f.options.LaunchRequests.dropExpiredAndListOpen(); len(open) != 1 || open[0].Count != 2 {
 		t.Errorf("open is %v", open)
 	}
+}
+
+// TestServedPodCountsOnceForItsLaunchRequest has a group whose only instance is provisioning for the pod.
+func TestServedPodCountsOnceForItsLaunchRequest(t *testing.T) {
+	f := newFixture(t, func(g *v1alpha1.NodeGroup) { g.Spec.MaxSize = new(int32(1)) })
+	f.addUnschedulable("a")
+	f.options.LaunchRequests.Add(plan.LaunchRequest{ID: "w", Group: "web", Count: 3, Pod: placement.PodKey{Namespace: "apps", Name: "a"}})
+	f.reconcileTimes(4)
+	open := f.options.LaunchRequests.dropExpiredAndListOpen()
+	check.Not(t, len(open) != 1 || open[0].Count != 2, "open requests are %+v, want one for the 2 other instances", open)
 }
 
 func TestTooManyLaunchRequestsAreRejected(t *testing.T) {
