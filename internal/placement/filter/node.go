@@ -31,10 +31,7 @@ type Node struct {
 	volumePods    map[*PodClass]int32 // pods per class, of classes with volumes that scheduling reads
 	features      nodedeclaredfeatures.FeatureSet
 
-	csiNode  bool             // a CSINode exists; the fields below come from it
-	limits   map[string]int64 // number of attachable volumes by CSI driver
-	drivers  []string
-	migrated []string // in-tree plugins whose volumes are handled by a CSI driver
+	csiDrivers
 }
 
 // trimNode copies only what is read from a node, to save memory.

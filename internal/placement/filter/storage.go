@@ -80,6 +80,15 @@ type storageClass struct {
 	topologies  []labels.Selector // one per allowed topology; empty if volumes are provisioned for any node
 }
 
+// csiDrivers is what the CSINode of a node says.
+type csiDrivers struct {
+	csiNode   bool             // a CSINode exists; the fields below come from it
+	limits    map[string]int64 // number of attachable volumes by CSI driver
+	drivers   []string
+	migrated  []string // in-tree plugins whose volumes are handled by a CSI driver
+	isUnknown bool     // of a node that does not exist yet, and that no node is like
+}
+
 // csiDriver says whether a driver tracks its storage capacity, and whether its volumes need a node with the driver.
 type csiDriver struct{ tracksCapacity, requiredOnNode bool }
 
@@ -305,7 +314,7 @@ func (st *Storage) findDeviceClass(resource string) string {
 
 // UpdateNodeFromCSINode copies the drivers and limits of the node's CSINode to the node.
 func (st *Storage) UpdateNodeFromCSINode(n *Node) {
-	n.csiNode, n.drivers, n.limits, n.migrated = false, nil, nil, nil
+	n.csiDrivers = csiDrivers{}
 	o := st.csiNodes[n.Name()]
 	if o == nil {
 		return
@@ -323,10 +332,19 @@ func (st *Storage) UpdateNodeFromCSINode(n *Node) {
 	}
 }
 
+// AssumeDrivers gives a node that does not exist yet the CSI drivers and limits of a node like it. If there is no such node, or it
+// has no CSINode, no driver counts as missing.
+func (n *Node) AssumeDrivers(sibling *Node) {
+	n.csiDrivers = csiDrivers{isUnknown: true}
+	if sibling != nil && sibling.csiNode {
+		n.csiDrivers = sibling.csiDrivers
+	}
+}
+
 // isDriverMissing reports whether volumes of a CSI driver need a node with that driver, and this node does not have
 // it.
 func (st *Storage) isDriverMissing(n *Node, driver string) bool {
-	return st.drivers[driver].requiredOnNode && !slices.Contains(n.drivers, driver)
+	return st.drivers[driver].requiredOnNode && !n.isUnknown && !slices.Contains(n.drivers, driver)
 }
 
 // AdjustClaimUserCounts adds (sign 1) or removes (sign -1) a placed pod as a user of its claims.

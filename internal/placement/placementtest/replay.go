@@ -41,11 +41,8 @@ func CheckPackingExecutable(s *snapshot.Snapshot, templates []planner.Template, 
 		if len(f.Zones) == 0 {
 			zone = ""
 		}
-		if err := fork.AddNewNode(f.NewNode(m.Name, zone)); err != nil {
+		if err := f.AddInstance(s, fork, f.NewNode(m.Name, zone)); err != nil {
 			return err
-		}
-		for _, c := range f.Pods {
-			fork.AddPod(c, s.Nodes.Lookup(m.Name))
 		}
 	}
 	return checkAndMovePods(s, fork, packing.Moves, nil)

@@ -22,6 +22,9 @@ type Template struct {
 	// Pods are the classes of the pods that every instance runs, such as those of DaemonSets. They are classes of the snapshot.
 	// The requests of pods that are not listed must be subtracted from the allocatable amounts of Node.
 	Pods []*filter.PodClass
+	// Sibling is the name of an existing node of the same type. Instances get its CSI drivers and attach limits. If it is empty, both
+	// are unknown: no driver counts as missing, and there is no limit.
+	Sibling string
 	// Cost is the cost of one instance. All templates use the same unit.
 	Cost float64
 	// Zones lists the zones for launches, as values of topology.kubernetes.io/zone. If it is empty, the template's
@@ -45,6 +48,23 @@ func (f *Template) NewNode(name, zone string) *corev1.Node {
 		n.Labels[corev1.LabelTopologyZone] = zone
 	}
 	return &n
+}
+
+// AddInstance adds an instance with its pods and CSI drivers to a fork of the snapshot. It fails if the node exists already.
+func (f *Template) AddInstance(s *snapshot.Snapshot, fork snapshot.Fork, node *corev1.Node) error {
+	if err := fork.AddNewNode(node); err != nil {
+		return err
+	}
+	f.setUpInstance(s, fork, s.Nodes.Lookup(node.Name))
+	return nil
+}
+
+// setUpInstance gives a new node the pods and CSI drivers of an instance.
+func (f *Template) setUpInstance(s *snapshot.Snapshot, fork snapshot.Fork, n *filter.Node) {
+	n.AssumeDrivers(s.Nodes.Lookup(f.Sibling))
+	for _, c := range f.Pods {
+		fork.AddPod(c, n)
+	}
 }
 
 // freeAmounts returns, by resource, what the pods of a new instance leave of its allocatable amounts.
@@ -326,12 +346,9 @@ func (p *packRun) resetAndRelaunchInstances() {
 	p.s.Search.SetOrder(order)
 }
 
-// addInstance adds an instance with the pods that every instance of its template runs.
 func (p *packRun) addInstance(m *plannedLaunch) *filter.Node {
 	n := p.fork.AddNode(m.object)
-	for _, c := range m.template.Pods {
-		p.fork.AddPod(c, n)
-	}
+	m.template.setUpInstance(p.s, p.fork, n)
 	return n
 }
 

@@ -35,7 +35,7 @@ func DeriveTemplates(o *saved.Objects) []Template {
 	templates := make([]Template, 0, len(kinds))
 	for _, k := range slices.SortedFunc(maps.Keys(kinds), templateKey.compare) {
 		nodes := kinds[k]
-		templates = append(templates, Template{Name: k.String(), Node: buildConservativeTemplate(nodes, daemons), Cost: 1, Zones: listZonesIfAllZoned(nodes)})
+		templates = append(templates, Template{Name: k.String(), Node: buildConservativeTemplate(nodes, daemons), Sibling: nodes[0].Name, Cost: 1, Zones: listZonesIfAllZoned(nodes)})
 	}
 	return templates
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/nodegroup"
@@ -115,6 +116,7 @@ type groupTemplate struct {
 	position int // the position in the group's order
 	id       string
 	pods     []*filter.PodClass // the pods of DaemonSets that every instance runs
+	sibling  string             // a node of the same instance type; "" if there is none
 }
 
 // simulateInFork calls decide in a fork with started nodes and pending headroom pods.
@@ -175,10 +177,32 @@ func (r *forkedCluster) makeTemplates() {
 		g := &r.Groups[i]
 		for j := range g.Templates {
 			k := &groupTemplate{Template: &g.Templates[j], group: g, position: j, id: g.name() + "/" + g.Templates[j].Name}
+			if k.Node != nil {
+				k.sibling = g.findSibling(k.Node)
+			}
 			r.templateByID[k.id] = k
 			r.templates = append(r.templates, k)
 		}
 	}
+}
+
+// findSibling returns the name of the oldest node with the instance type of a template node, or "". The CSINode of an old node lists
+// all of its drivers.
+func (g *Group) findSibling(template *corev1.Node) string {
+	var oldest *corev1.Node
+	for i := range g.Nodes {
+		n := g.Nodes[i].Object
+		if n.Labels[corev1.LabelInstanceTypeStable] != template.Labels[corev1.LabelInstanceTypeStable] {
+			continue
+		}
+		if oldest == nil || cmp.Or(n.CreationTimestamp.Compare(oldest.CreationTimestamp.Time), cmp.Compare(n.Name, oldest.Name)) < 0 {
+			oldest = n
+		}
+	}
+	if oldest == nil {
+		return ""
+	}
+	return oldest.Name
 }
 
 // addDaemonSetPods adds the pods of DaemonSets to each template with known resources.
@@ -278,19 +302,14 @@ func (p *scaleUp) findTemplate(g *Group, name string) *groupTemplate {
 }
 
 func toPlannerTemplate(k *groupTemplate) *planner.Template {
-	return &planner.Template{Name: k.id, Node: k.Node, Pods: k.pods, Cost: k.Cost}
+	return &planner.Template{Name: k.id, Node: k.Node, Pods: k.pods, Sibling: k.sibling, Cost: k.Cost}
 }
 
-// addInstance adds an instance of a template to the fork, with the pods that it runs.
+// addInstance adds an instance of a template to the fork.
 func (p *scaleUp) addInstance(k *groupTemplate, name string) error {
-	if err := p.fork.AddNewNode(toPlannerTemplate(k).NewNode(name, "")); err != nil {
-		return err
-	}
 	p.templateByInstance[name] = k.id
-	for _, c := range k.pods {
-		p.fork.AddPod(c, p.Snapshot.Nodes.Lookup(name))
-	}
-	return nil
+	template := toPlannerTemplate(k)
+	return template.AddInstance(p.Snapshot, p.fork, template.NewNode(name, ""))
 }
 
 // planLaunchesToMinSize launches the instances that groups lack to their minimum size, from the preferred templates.

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -8,9 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -62,7 +64,7 @@ func TestNothingIsLaunchedTwice(t *testing.T) {
 			check.Is(t, c.want, d.countLaunchedInstances())
 			got := outcomeCounts(d)
 			check.Not(t, got[Provisioning] != c.awaits || got[Fits] != c.fits || got[Launching] != 16-c.awaits-c.fits, "outcomes are %v", got)
-			if again := decideUp(t, w); cmp.Diff(launchCounts(d), launchCounts(again)) != "" {
+			if again := decideUp(t, w); gocmp.Diff(launchCounts(d), launchCounts(again)) != "" {
 				t.Errorf("asked again: %v, then %v", launchCounts(d), launchCounts(again))
 			}
 		})
@@ -107,7 +109,7 @@ func TestBackOffUsesTheNextTemplate(t *testing.T) {
 	check.Equal(t, map[string]int{"web/m4": 1}, launchCounts(d))
 	kinds = kinds[:1]
 	d = decideUp(t, newWorld(t, []Group{newGroup(g, kinds...)}, nil, newPendingPods(1, "2", "2Gi")))
-	if diff := cmp.Diff(map[string]string{"web/spot": BackedOff}, ruleByTemplate(d.Pods[0])); diff != "" || len(d.Launches) > 0 {
+	if diff := gocmp.Diff(map[string]string{"web/spot": BackedOff}, ruleByTemplate(d.Pods[0])); diff != "" || len(d.Launches) > 0 {
 		t.Errorf("%v %s", d.Launches, diff)
 	}
 	check.Contains(t, d.Pods[0].Reasons[0].Message, "NoCapacity", "no valid host")
@@ -311,6 +313,55 @@ func TestDaemonSetPodsRunOnTemplates(t *testing.T) {
 				got := outcomeCounts(decideUp(t, w))
 				check.Is(t, c.want, got[Launching]+got[Provisioning], what, got)
 			}
+		})
+	}
+}
+
+// TestNewInstancesHaveTheDriversOfASibling has a pod with two new claims, and a full node.
+func TestNewInstancesHaveTheDriversOfASibling(t *testing.T) {
+	const driver = "csi.example.com"
+	withLimit := func(count int32) []storagev1.CSINodeDriver {
+		return []storagev1.CSINodeDriver{{Name: driver, Allocatable: &storagev1.VolumeNodeResources{Count: &count}}}
+	}
+	for name, c := range map[string]struct {
+		drivers    []storagev1.CSINodeDriver // of the node
+		isRequired bool                      // the pod needs a node with the driver
+		kind       string                    // of the node
+		want       int
+	}{
+		"at the limit":                           {drivers: withLimit(2), want: 1},
+		"above the limit":                        {drivers: withLimit(1)},
+		"above the limit of another type":        {drivers: withLimit(1), kind: "m8", want: 1},
+		"with the required driver":               {drivers: withLimit(2), isRequired: true, want: 1},
+		"without the required driver":            {drivers: []storagev1.CSINodeDriver{{Name: "other"}}, isRequired: true},
+		"the required driver is on another type": {drivers: withLimit(2), isRequired: true, kind: "m8", want: 1},
+		"the required driver has not registered": {isRequired: true, want: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newNodeGroup("web", 20)
+			full := newNode("web", "full", machineResources("0", "1Gi"), func(n *corev1.Node) { n.Labels[corev1.LabelInstanceTypeStable] = cmp.Or(c.kind, "m4") })
+			pods := newPendingPods(1, "1", "1Gi")
+			wait, class := storagev1.VolumeBindingWaitForFirstConsumer, "disk"
+			for _, claim := range []string{"a", "b"} {
+				pods[0].Spec.Volumes = append(pods[0].Spec.Volumes, corev1.Volume{Name: claim, VolumeSource: corev1.VolumeSource{
+					PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
+				}})
+			}
+			w := newWorld(t, []Group{newGroup(g, newKind(g, "m4", "4", "16Gi"))}, []*corev1.Node{full}, pods)
+			st := &w.Snapshot.Storage
+			for _, claim := range pods[0].Spec.Volumes {
+				must.NoError(t, st.SetPersistentVolumeClaim(&corev1.PersistentVolumeClaim{
+					ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: claim.Name}, Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: &class},
+				}))
+			}
+			must.NoError(t, st.SetStorageClass(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: class}, Provisioner: driver, VolumeBindingMode: &wait}))
+			must.NoError(t, st.SetCSIDriver(&storagev1.CSIDriver{
+				ObjectMeta: metav1.ObjectMeta{Name: driver}, Spec: storagev1.CSIDriverSpec{PreventPodSchedulingIfMissing: &c.isRequired},
+			}))
+			if c.drivers != nil {
+				must.NoError(t, st.SetCSINode(&storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "full"}, Spec: storagev1.CSINodeSpec{Drivers: c.drivers}}))
+			}
+			check.Is(t, c.want, launchCounts(decideUp(t, w))["web/m4"])
 		})
 	}
 }
