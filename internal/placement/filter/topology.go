@@ -17,17 +17,42 @@ type TopologyKey struct {
 	Name     string
 	Domains  map[string]int32
 	values   []string
+	free     []int32 // numbers of freed domains
 	DomainOf []int32 // by node; None if the node does not have the label
 }
 
 func (k *TopologyKey) internDomain(value string) int32 {
 	d, ok := k.Domains[value]
-	if !ok {
+	if ok {
+		return d
+	}
+	if last := len(k.free) - 1; last >= 0 {
+		d, k.free = k.free[last], k.free[:last]
+		k.values[d] = value
+	} else {
 		d = int32(len(k.values))
-		k.Domains[value] = d
 		k.values = append(k.values, value)
 	}
+	k.Domains[value] = d
 	return d
+}
+
+// FreeUnusedDomains frees the numbers of the domains without nodes, so that new domains get them. Every counter of such a domain is
+// zero.
+func (k *TopologyKey) FreeUnusedDomains() {
+	used := make([]bool, len(k.values))
+	for _, d := range k.DomainOf {
+		if d != None {
+			used[d] = true
+		}
+	}
+	for value, d := range k.Domains {
+		if !used[d] {
+			delete(k.Domains, value)
+			k.values[d] = ""
+			k.free = append(k.free, d)
+		}
+	}
 }
 
 // SetDomainOfNode records the domain of a node from its labels.

@@ -81,6 +81,12 @@ func domains(counter any, counts string) map[string]int64 {
 // SweepUnused drops unused classes, labels, filters and counters.
 func (s *Snapshot) SweepUnused() { s.index.dropUnusedClasses() }
 
+// DomainNumbers returns how many numbers the domains of a topology key have used.
+func (s *Snapshot) DomainNumbers(key string) int { return field(s.index.keys[key], "values").Len() }
+
+// TermCount returns the number of pod affinity terms.
+func (s *Snapshot) TermCount() int { return len(s.index.terms) }
+
 // UndoLogSize returns the number of entries in the undo log and the number of open forks.
 func (s *Snapshot) UndoLogSize() (changes, open int) { return len(s.journal.changes), s.journal.forks }
 

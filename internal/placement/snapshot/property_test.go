@@ -2,6 +2,7 @@ package snapshot_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -110,7 +111,9 @@ func TestEventsGiveSameSnapshotAsFinalObjects(t *testing.T) {
 		}
 		for range rapid.IntRange(1, 30).Draw(t, "events") {
 			n := rapid.SampledFrom(slices.Concat(nodes, otherNodes)).Draw(t, "node")
-			switch rapid.IntRange(0, 3).Draw(t, "event") {
+			switch rapid.IntRange(0, 4).Draw(t, "event") {
+			case 4:
+				s.SweepUnused() // later nodes get the numbers of freed domains
 			case 0:
 				must.NoError(t, s.SetNode(n))
 				finalNodes[n.Name] = n
@@ -147,6 +150,27 @@ func TestEventsGiveSameSnapshotAsFinalObjects(t *testing.T) {
 			t.Fatalf("with events\n%s\nnew\n%s", a, b)
 		}
 	})
+}
+
+// TestNumbersOfDomainsAreReused adds and deletes many nodes, and pods with an own anti-affinity term for each of them.
+func TestNumbersOfDomainsAreReused(t *testing.T) {
+	s := snapshot.New()
+	for i := range 50 {
+		name := fmt.Sprintf("node-%d", i)
+		p := placementtest.NewPod(name, 0, name, 100, 128)
+		p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+			LabelSelector: &metav1.LabelSelector{MatchLabels: p.Labels}, TopologyKey: corev1.LabelHostname,
+		}}}}
+		must.NoError(t, s.SetNode(placementtest.NewNode(name, "zone-a", 4, 16, 10)))
+		must.NoError(t, s.SetPod(p))
+		if i%10 > 0 {
+			must.NoError(t, s.DeletePod(keyOf(p)))
+			must.NoError(t, s.DeleteNode(name))
+		}
+		s.SweepUnused()
+	}
+	check.Is(t, 6, s.DomainNumbers(corev1.LabelHostname))
+	check.Is(t, 5, s.TermCount())
 }
 
 var easyGoing = planner.Options{PodRules: podrules.VoluntaryPolicy().WithAction(podrules.RuleUnmanaged, podrules.Evict).WithAction(podrules.RuleLocalStorage, podrules.Evict).WithAction(podrules.RuleHostPath, podrules.Evict)}

@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/slipway-dev/slipway/internal/placement/filter"
@@ -10,8 +11,8 @@ import (
 // keeps. Spread over the deletions before it, that is proportional to the events.
 func (x *index) isSweepDue() bool { return x.unusedClasses > 1024+len(x.classes)/2 }
 
-// dropUnusedClasses drops classes without pods, and the labels, filters and counters that only they used. It returns the
-// IDs of the dropped classes.
+// dropUnusedClasses drops classes without pods, and the labels, filters, terms and counters that only they used. It frees topology
+// domains without nodes. It returns the IDs of the dropped classes.
 func (x *index) dropUnusedClasses() (droppedClassIDs []int32) {
 	x.unusedClasses = 0
 	filters := map[*filter.NodeFilter]bool{}
@@ -47,7 +48,24 @@ func (x *index) dropUnusedClasses() (droppedClassIDs []int32) {
 	x.spreads.dropUnusedCounters(spreads)
 	x.dropUnusedEligibilities(spreads)
 	x.dropUnusedLabelsAndCounters(attractions, repulsions, spreads)
+	x.dropUnusedTerms()
+	for _, k := range x.keys {
+		k.FreeUnusedDomains()
+	}
 	return droppedClassIDs
+}
+
+func (x *index) dropUnusedTerms() {
+	used := map[*filter.PodTerm]bool{}
+	for _, a := range x.attractions.byID {
+		for _, t := range a.Terms {
+			used[t] = true
+		}
+	}
+	for _, r := range x.repulsions.byID {
+		used[r.Term] = true
+	}
+	maps.DeleteFunc(x.terms, func(_ string, t *filter.PodTerm) bool { return !used[t] })
 }
 
 func (x *index) dropUnusedEligibilities(used map[*filter.SpreadCounter]bool) {
