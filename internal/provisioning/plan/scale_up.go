@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
 	"github.com/slipway-dev/slipway/internal/nodegroup"
 	"github.com/slipway-dev/slipway/internal/placement"
 	"github.com/slipway-dev/slipway/internal/placement/filter"
@@ -115,7 +116,7 @@ type groupTemplate struct {
 	group    *Group
 	position int // the position in the group's order
 	id       string
-	pods     []*filter.PodClass // the pods of DaemonSets that every instance runs
+	pods     []*filter.PodClass // the pods that every instance runs
 	sibling  string             // a node of the same instance type; "" if there is none
 }
 
@@ -159,7 +160,7 @@ func (w *Input) simulateInFork(decide func(*forkedCluster) error) (err error) {
 	}
 	r.fork = w.Snapshot.Fork()
 	defer r.fork.Rollback()
-	if err := r.addDaemonSetPods(); err != nil {
+	if err := r.addPodsOfInstances(); err != nil {
 		return err
 	}
 	return decide(r)
@@ -205,8 +206,9 @@ func (g *Group) findSibling(template *corev1.Node) string {
 	return oldest.Name
 }
 
-// addDaemonSetPods adds the pods of DaemonSets to each template with known resources.
-func (r *forkedCluster) addDaemonSetPods() error {
+// addPodsOfInstances adds the pods that every instance runs to each template with known resources: those of DaemonSets, and the
+// static pods of the sibling.
+func (r *forkedCluster) addPodsOfInstances() error {
 	daemons := slices.SortedFunc(slices.Values(r.DaemonSets), func(a, b *appsv1.DaemonSet) int { // the caller's order differs each time
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
@@ -220,6 +222,13 @@ func (r *forkedCluster) addDaemonSetPods() error {
 		}
 		for _, p := range pods {
 			k.pods = append(k.pods, r.Snapshot.ClassOfNewPod(p))
+		}
+		if n := r.Snapshot.Nodes.Lookup(k.sibling); n != nil {
+			for _, p := range n.Pods {
+				if p.Facts.Flags&podrules.Mirror != 0 {
+					k.pods = append(k.pods, p.Class)
+				}
+			}
 		}
 	}
 	return nil

@@ -317,6 +317,25 @@ func TestDaemonSetPodsRunOnTemplates(t *testing.T) {
 	}
 }
 
+// TestStaticPodsOfASiblingRunOnTemplates has a node with a pod of 3 cores, a pending pod of 2 cores, and an instance type of 4 cores.
+func TestStaticPodsOfASiblingRunOnTemplates(t *testing.T) {
+	for name, c := range map[string]struct {
+		annotation string
+		kind       string
+		want       int
+	}{
+		"a static pod":                 {corev1.MirrorPodAnnotationKey, "m4", 0},
+		"a static pod of another type": {corev1.MirrorPodAnnotationKey, "m8", 1},
+		"another pod":                  {"other", "m4", 1},
+	} {
+		g := newNodeGroup("web", 20)
+		n := newNode("web", "a", machineResources("4", "16Gi"), func(n *corev1.Node) { n.Labels[corev1.LabelInstanceTypeStable] = c.kind })
+		p := newPod("kube-proxy", "a", "3", "1Gi", func(p *corev1.Pod) { p.Annotations = map[string]string{c.annotation: "x"} })
+		w := newWorld(t, []Group{newGroup(g, newKind(g, "m4", "4", "16Gi"))}, []*corev1.Node{n}, append(newPendingPods(1, "2", "1Gi"), p))
+		check.Is(t, c.want, launchCounts(decideUp(t, w))["web/m4"], name)
+	}
+}
+
 // TestNewInstancesHaveTheDriversOfASibling has a pod with two new claims, and a full node.
 func TestNewInstancesHaveTheDriversOfASibling(t *testing.T) {
 	const driver = "csi.example.com"
