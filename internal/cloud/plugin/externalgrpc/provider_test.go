@@ -143,6 +143,7 @@ func TestEmptyGroupDoesNotAffectOthers(t *testing.T) {
 			t.Fatalf("I7: instance of a group with size 2 and an empty list: %v", err)
 		}
 		delete(s.sizes, "b")
+		s.machines["a"] = []string{"rack://a/1"}
 		if _, err := p.Instance(t.Context(), "rack://b/1"); err == nil || cloud.IsNotFound(err) {
 			t.Fatalf("I7: instance of an unlisted group: %v", err)
 		}

@@ -18,8 +18,8 @@ type snapshot struct {
 }
 
 // findInstance returns an instance of the snapshot. An instance that is not listed is gone, so findInstance returns a
-// NotFoundError. It returns a plain error if the list of a group is empty although the group has a size. It checks the
-// instance's last known group, or all groups if that is unknown.
+// NotFoundError. It returns a plain error if the instance's last known group is not listed, or if its list is empty
+// although it has a size. If no group is known, it checks all groups.
 func (p *Provider) findInstance(r *snapshot, id string) (cloud.Instance, error) {
 	for _, list := range r.instances {
 		for _, i := range list {
@@ -35,7 +35,11 @@ func (p *Provider) findInstance(r *snapshot, id string) (cloud.Instance, error) 
 	last := p.lastGroup[id]
 	p.mu.Unlock()
 	suspects := r.groups
-	if g, ok := r.groups[last]; ok {
+	if last != "" {
+		g, listed := r.groups[last]
+		if !listed {
+			return cloud.Instance{}, fmt.Errorf("instance %s: not listed, but neither is its group %s, which is not trusted", id, last)
+		}
 		suspects = map[string]cloud.Group{last: g}
 	}
 	for group, g := range suspects {
