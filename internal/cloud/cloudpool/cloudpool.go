@@ -60,6 +60,8 @@ type Provider struct {
 
 	mu    sync.Mutex
 	pools map[string]*pool // known pools by name
+	// hasListedPools has the URLs of the servers with several pools that have listed a pool.
+	hasListedPools map[string]bool
 	// missing has the requested machines that an observation lacked.
 	missing map[string]lackingObservations
 	// terminated has the machines with an accepted termination.
@@ -123,8 +125,8 @@ func New(c Config, o Options) (*Provider, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	p := &Provider{
-		config: c, lock: o.Lock, log: o.Log.With("provider", Name), pools: map[string]*pool{}, missing: map[string]lackingObservations{},
-		terminated: map[string]termination{}, lastSeen: map[string]sighting{},
+		config: c, lock: o.Lock, log: o.Log.With("provider", Name), pools: map[string]*pool{}, hasListedPools: map[string]bool{},
+		missing: map[string]lackingObservations{}, terminated: map[string]termination{}, lastSeen: map[string]sighting{},
 		http: &http.Client{
 			Transport:     transport,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -259,6 +261,7 @@ func (p *Provider) discoverPools(ctx context.Context) error {
 			return toProviderError("pools", err)
 		}
 		p.mu.Lock()
+		p.hasListedPools[c.URL] = p.hasListedPools[c.URL] || len(names) > 0
 		for name, pool := range p.pools {
 			if pool.config.Multi && pool.config.URL == c.URL {
 				pool.unlisted = !slices.Contains(names, name)

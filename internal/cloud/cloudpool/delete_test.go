@@ -303,6 +303,46 @@ func TestRemovedPoolHidesNoInstanceOfAnother(t *testing.T) {
 	}
 }
 
+// TestI7EmptyPoolListProvesNothing has a server with several pools that lists none, next to a server with one pool.
+func TestI7EmptyPoolListProvesNothing(t *testing.T) {
+	const one, never = "00000000-0000-0000-0000-00000000000a", "openstack:///00000000-0000-0000-0000-00000000000b"
+	pools, machines := "[]", `[{"machineState": "RUNNING", "cloudProvider": "OpenStack", "id": "`+one+`"}]`
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		at = at.Add(time.Second)
+		if r.URL.Path == "/cloudpools" {
+			_, _ = io.WriteString(w, pools)
+			return
+		}
+		_, _ = io.WriteString(w, `{"timestamp": "`+at.Format(time.RFC3339)+`", "machines": `+machines+`}`)
+	}))
+	defer server.Close()
+	wait := cloud.Duration(0)
+	multi, single := PoolConfig{Multi: true, URL: server.URL}, PoolConfig{Name: "single", URL: server.URL + "/single"}
+	for name, configured := range map[string][]PoolConfig{"alone": {multi}, "with another pool": {single, multi}} {
+		p, err := New(Config{Pools: configured, ObservationWait: &wait}, Options{})
+		must.NoError(t, err)
+		for range 3 {
+			if _, err := p.Instance(t.Context(), never); err == nil || cloud.IsNotFound(err) {
+				t.Errorf("%s: machine that was never observed: %v; want an unknown result", name, err)
+			}
+		}
+	}
+	p, err := New(Config{Pools: []PoolConfig{single, multi}, ObservationWait: &wait}, Options{})
+	must.NoError(t, err)
+	if i, err := p.Instance(t.Context(), "openstack:///"+one); err != nil || i.Group != "single" {
+		t.Errorf("listed machine: %+v, %v", i, err)
+	}
+	machines = "[]"
+	if _, err := p.Instance(t.Context(), "openstack:///"+one); !cloud.IsNotFound(err) {
+		t.Errorf("machine that its pool no longer lists: %v; want it gone", err)
+	}
+	pools = `["/cloudpools/workers"]`
+	if _, err := p.Instance(t.Context(), never); !cloud.IsNotFound(err) {
+		t.Errorf("machine that no pool lists: %v; want it gone", err)
+	}
+}
+
 const serverID = "f81d4fae-7dec-11d0-a765-00a0c91e6bf6"
 
 func TestMachineAndNodeHaveTheSameID(t *testing.T) {

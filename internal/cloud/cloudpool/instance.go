@@ -70,6 +70,22 @@ func (p *Provider) canIgnoreRemovedPool(pool *pool, key string, readErr error) b
 	return pool.unlisted && status != nil && status.FromServer && status.Code == http.StatusNotFound && at != nil && at != pool
 }
 
+// checkServersListPools returns an error if a server with several pools has never listed a pool. A machine that was
+// never observed may be in one of its pools (I7: unknown is not gone).
+func (p *Provider) checkServersListPools(key string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.lastSeen[key].pool != nil {
+		return nil
+	}
+	for _, c := range p.config.Pools {
+		if c.Multi && !p.hasListedPools[c.URL] {
+			return fmt.Errorf("machine %s: the list of pools of %s is empty, which is not trusted", key, c.URL)
+		}
+	}
+	return nil
+}
+
 // isNewerThanProvider reports whether the server made the observation after this provider's first read of the pool.
 func (o *observation) isNewerThanProvider() bool {
 	o.pool.mu.Lock()
@@ -265,8 +281,8 @@ func (p *Provider) searchPools(ctx context.Context, key string) (f *foundMachine
 	if err != nil {
 		return nil, false, err
 	}
-	lacking := lackingObservations{}
-	var unread, dropped error
+	lacking, unread := lackingObservations{}, p.checkServersListPools(key)
+	var dropped error
 	for _, pool := range pools {
 		o, err := p.observePool(ctx, pool)
 		switch {

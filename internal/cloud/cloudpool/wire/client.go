@@ -132,12 +132,15 @@ func (c *Client) Size(ctx context.Context) (Size, error) {
 
 // Pools returns the names of all pools on a server with several pools.
 func (c *Client) Pools(ctx context.Context) ([]string, error) {
-	var urls []string
+	var urls *[]string
 	if err := c.get(ctx, "cloudpools", &urls); err != nil {
 		return nil, err
 	}
+	if urls == nil {
+		return nil, fmt.Errorf("GET %s: the response is null: want a list of pools", c.resolveURL("cloudpools").Redacted())
+	}
 	var names []string
-	for _, u := range urls {
+	for _, u := range *urls {
 		parsed, err := url.Parse(u)
 		if err != nil {
 			return nil, fmt.Errorf("GET %s: %q: want the URL of a pool: %w", c.resolveURL("cloudpools").Redacted(), u, err)

@@ -72,6 +72,9 @@ func TestI7MalformedResponseIsNotAnEmptyPool(t *testing.T) {
 		if size, err := c.Size(t.Context()); err == nil {
 			t.Errorf("%s: a size %+v", name, size)
 		}
+		if pools, err := c.Pools(t.Context()); err == nil && name != "a list" {
+			t.Errorf("%s: pools %q", name, pools)
+		}
 	}
 }
 
