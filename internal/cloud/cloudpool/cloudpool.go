@@ -62,7 +62,7 @@ type Provider struct {
 	pools map[string]*pool // known pools by name
 	// hasListedPools has the URLs of the servers with several pools that have listed a pool.
 	hasListedPools map[string]bool
-	// missing has the requested machines that an observation lacked.
+	// missing has the requested machines that an observation lacked, and that no later observation has listed.
 	missing map[string]lackingObservations
 	// terminated has the machines with an accepted termination.
 	terminated map[string]termination

@@ -303,6 +303,28 @@ func TestRemovedPoolHidesNoInstanceOfAnother(t *testing.T) {
 	}
 }
 
+// TestI7MachineListedAgainIsNotMissing has a machine that two observations lack. An observation between them lists it.
+func TestI7MachineListedAgainIsNotMissing(t *testing.T) {
+	const machine = "aws:///i-0123456789abcdef0"
+	s := &failingServer{id: "i-1111111111111111", observed: time.Now().UTC().Truncate(time.Second), frozen: true}
+	p := newTestProvider(t, s)
+	readMissing := func() {
+		t.Helper()
+		if _, err := p.Instance(t.Context(), machine); !cloud.IsThrottled(err) {
+			t.Errorf("missing in one observation: %v; want Throttled", err)
+		}
+	}
+	readMissing()
+	s.id, s.observed = "i-0123456789abcdef0", s.observed.Add(time.Second)
+	must.NoError(t, check.Err(p.Instances(t.Context(), "workers")))
+	s.id, s.observed = "i-1111111111111111", s.observed.Add(time.Second)
+	readMissing()
+	s.observed = s.observed.Add(time.Second)
+	if _, err := p.Instance(t.Context(), machine); !cloud.IsNotFound(err) {
+		t.Errorf("missing in two observations: %v; want it gone", err)
+	}
+}
+
 // TestI7EmptyPoolListProvesNothing has a server with several pools that lists none, next to a server with one pool.
 func TestI7EmptyPoolListProvesNothing(t *testing.T) {
 	const one, never = "00000000-0000-0000-0000-00000000000a", "openstack:///00000000-0000-0000-0000-00000000000b"

@@ -35,8 +35,8 @@ func (p *Provider) observePool(ctx context.Context, pool *pool) (observation, er
 	return observation{pool, read.Timestamp, read.Machines}, nil
 }
 
-// recordSeenMachines records for each machine which pool lists it, and the settle period of its termination. It forgets
-// a machine that no observation has listed for retentionTime.
+// recordSeenMachines records for each machine which pool lists it, that it is not missing, and the settle period of its
+// termination. It forgets a machine that no observation has listed for retentionTime.
 func (p *Provider) recordSeenMachines(pool *pool, read *wire.Pool) {
 	now := time.Now()
 	p.mu.Lock()
@@ -45,6 +45,7 @@ func (p *Provider) recordSeenMachines(pool *pool, read *wire.Pool) {
 		m := &read.Machines[i]
 		if key := ProviderID(pool.name, m); m.State != wire.Terminated {
 			p.lastSeen[key] = sighting{pool, now}
+			delete(p.missing, key)
 			if t, ok := p.terminated[key]; ok {
 				t.period.recordObservation(read.Timestamp)
 				p.terminated[key] = t
@@ -301,7 +302,6 @@ func (p *Provider) searchPools(ctx context.Context, key string) (f *foundMachine
 			if m.State == wire.Terminated {
 				return nil, true, nil
 			}
-			p.clearMissing(key)
 			return &foundMachine{p.toInstance(&o, m), m.ID, o}, false, nil
 		}
 		lacking[pool.name] = o.at
@@ -318,13 +318,6 @@ func (p *Provider) searchPools(ctx context.Context, key string) (f *foundMachine
 // maxMissing limits the number of missing machines that are recorded. At the limit all records are dropped, so a
 // machine may need a third request.
 const maxMissing = 4096
-
-// clearMissing removes the record that a machine is missing, because a pool lists the machine.
-func (p *Provider) clearMissing(key string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.missing, key)
-}
 
 // confirmMissing records that the latest observations of all pools lack a machine. It returns true if every observation
 // is newer than the first one of its pool that lacked the machine.
