@@ -206,7 +206,7 @@ func (fakeCredential) GetToken(context.Context, policy.TokenRequestOptions) (azc
 }
 
 // newTestProvider returns a provider that sends its ARM requests to a handler.
-func newTestProvider(t *testing.T, arm http.HandlerFunc) *Provider {
+func newTestProvider(t *testing.T, arm http.HandlerFunc, groups ...GroupConfig) *Provider {
 	t.Helper()
 	server := httptest.NewTLSServer(arm)
 	t.Cleanup(server.Close)
@@ -215,7 +215,7 @@ func newTestProvider(t *testing.T, arm http.HandlerFunc) *Provider {
 	must.NoError(t, os.WriteFile(ca, raw, 0o600))
 	now := cloud.Duration(0)
 	p, err := New(Config{
-		Subscription: subscriptionID, ResourceGroup: "demo", BatchWindow: &now,
+		Subscription: subscriptionID, ResourceGroup: "demo", BatchWindow: &now, Groups: groups,
 		Endpoints: &Endpoints{ResourceManager: server.URL, Authority: server.URL, CAFile: ca},
 	}, Options{Credential: fakeCredential{}})
 	must.NoError(t, err)
@@ -252,6 +252,32 @@ func TestI4InstanceWithOtherComputerNameIsNotDeleted(t *testing.T) {
 			}
 			check.Not(t, (deleted.Load() == 1) != taken, "%d deletions were sent", deleted.Load())
 		})
+	}
+}
+
+// TestI5GrowNeedsAnETag has responses with and without an ETag.
+func TestI5GrowNeedsAnETag(t *testing.T) {
+	for name, etag := range map[string]string{"with an ETag": `"etag": "1", "eTag": "1",`, "without an ETag": ""} {
+		for _, group := range []string{"pool-vmss", "ci"} {
+			t.Run(name+", "+group, func(t *testing.T) {
+				var conditions []string
+				p := newTestProvider(t, func(w http.ResponseWriter, r *http.Request) {
+					if r.Method != http.MethodGet {
+						conditions = append(conditions, r.Header.Get("If-Match"))
+					}
+					w.Header().Set("Content-Type", "application/json")
+					_, _ = fmt.Fprintf(w, `{%s "sku": {"name": "Standard_D2s_v5", "capacity": 5}, "properties": {%s "provisioningState": "Succeeded",
+						"count": 5, "vmSize": "Standard_D2s_v5"}}`, etag, etag)
+				}, GroupConfig{Name: "ci", ResourceGroup: "demo", Cluster: "demo", AgentPool: "ci"})
+				_, err := p.Grow(t.Context(), group, cloud.LaunchRequest{Count: 1})
+				if etag != "" {
+					check.NoError(t, err)
+					check.Equal(t, []string{"1"}, conditions)
+					return
+				}
+				check.Not(t, !errors.Is(err, errIncomplete) || len(conditions) != 0, "%v after requests with %q; want no request", err, conditions)
+			})
+		}
 	}
 }
 

@@ -95,6 +95,9 @@ func (p *Provider) growScaleSet(ctx context.Context, g group, order cloud.Launch
 	if err != nil {
 		return "", err
 	}
+	if err := requireETag(g, set.Etag); err != nil {
+		return "", err
+	}
 	var response *http.Response
 	_, err = p.clients.scaleSets.BeginUpdate(p.withoutRetries(ctx, &response), g.resourceGroup, g.scaleSet,
 		armcompute.VirtualMachineScaleSetUpdate{SKU: &armcompute.SKU{
@@ -104,6 +107,15 @@ func (p *Provider) growScaleSet(ctx context.Context, g group, order cloud.Launch
 		return "", toResizeError(g, fmt.Sprintf("growing from %d to %d", now.Size, size), err)
 	}
 	return statusURL(response), nil
+}
+
+// requireETag returns an error if Azure's response has no ETag. The SDK would then send no If-Match header, and the size
+// of a group that has grown meanwhile would decrease.
+func requireETag(g group, etag *string) error {
+	if deref(etag) == "" {
+		return fmt.Errorf("reading %s: %w: it has no ETag", g, errIncomplete)
+	}
+	return nil
 }
 
 // targetSize returns the size to request from Azure. Azure keeps an increased size if it has no capacity. So the
@@ -169,6 +181,9 @@ func (p *Provider) growPool(ctx context.Context, g group, order cloud.LaunchRequ
 
 // putPoolIfUnchanged writes an agent pool, unless the pool has changed since it was read.
 func (p *Provider) putPoolIfUnchanged(ctx context.Context, g group, pool armcontainerservice.AgentPool, doing string) (operationURL string, err error) {
+	if err := requireETag(g, pool.Properties.ETag); err != nil {
+		return "", err
+	}
 	var response *http.Response
 	_, err = p.clients.pools.BeginCreateOrUpdate(p.withoutRetries(ctx, &response), g.resourceGroup, g.cluster, g.pool,
 		pool, &armcontainerservice.AgentPoolsClientBeginCreateOrUpdateOptions{IfMatch: pool.Properties.ETag})
