@@ -141,7 +141,8 @@ func (s *Controller) newFinder() *Finder {
 
 func (s *Controller) findOrphans(ctx context.Context, finder *Finder, seen *snapshot) ([]Finding, error) {
 	if s.marking != nil {
-		finder.IsExempt = seen.isHandled
+		finder.IsExempt = func(i cloud.Instance) bool { return seen.isHandled(i) || s.isOfOtherManager(seen, i) }
+		finder.KeepReason = seen.whyKept
 		findings, err := finder.FindOrphans(ctx, seen.instances, seen.nodes, time.Now())
 		return slices.DeleteFunc(findings, func(f Finding) bool { return f.Kind == OrphanedNode && s.isNodeOfOtherCloud(seen, f.Name) }), err
 	}
@@ -163,6 +164,12 @@ func (s *Controller) canCheckNode(seen *snapshot, n Node) bool {
 func (s *Controller) isNodeOfOtherCloud(seen *snapshot, node string) bool {
 	g := seen.groupByName[seen.groupOfNode[node]]
 	return g != nil && g.Spec.Cloud.Provider != s.cloudName
+}
+
+// isOfOtherManager reports whether the instance is in a NodeGroup of another manager, which finds its orphans itself.
+func (s *Controller) isOfOtherManager(seen *snapshot, i cloud.Instance) bool {
+	g := seen.groupByCloudGroup[i.Group]
+	return g != nil && !s.isOwnGroup(g)
 }
 
 func (s *Controller) isOwnGroup(g *v1alpha1.NodeGroup) bool {

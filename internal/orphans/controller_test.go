@@ -273,9 +273,7 @@ func TestI7FleetWithoutNodesIsReportedAndNotDeleted(t *testing.T) {
 		for i := range 10 {
 			r.instances = append(r.instances, newInstance(fmt.Sprintf("m-%d", i), time.Hour))
 		}
-		elsewhere := newInstance("m-10", time.Hour)
-		elsewhere.Group = "forgotten"
-		r.instances = append(r.instances, elsewhere)
+		r.instances = append(r.instances, newInstance("m-10", time.Hour))
 		f := startFixture(t, r, nil)
 		f.advance(20 * time.Minute)
 		emitted := f.drainEvents()
@@ -309,6 +307,29 @@ func TestI7FleetWithoutNodesIsReportedAndNotDeleted(t *testing.T) {
 		if emitted := strings.Join(f.drainEvents(), "\n"); strings.Count(emitted, "OrphansKept") != 1 || !strings.Contains(emitted, "4 orphans are too many for 8") {
 			t.Errorf("Events the second time: %s", emitted)
 		}
+	})
+}
+
+// TestI4InstanceWithoutOwnGroupIsNotDeleted has instances of a NodeGroup in another manager's file, and of another
+// manager's NodeGroup. They do not count in the limit.
+func TestI4InstanceWithoutOwnGroupIsNotDeleted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &markingFake{instances: []cloud.Instance{newInstance("own", time.Hour), newInstance("b", time.Hour)}}
+		for i := range minOrphanLimit {
+			unknown, others := newInstance(fmt.Sprintf("unknown-%d", i), time.Hour), newInstance(fmt.Sprintf("others-%d", i), time.Hour)
+			unknown.Group, others.Group = "file", "shelved"
+			r.instances = append(r.instances, unknown, others)
+		}
+		f := startFixture(t, r, func(o *Options) { o.Selector = labels.SelectorFromSet(labels.Set{"shard": "a"}) },
+			newNode("b", "web", corev1.ConditionTrue), newGroup("db", "rack", "shelved", map[string]string{"shard": "b"}))
+		f.advance(time.Hour)
+		if gone := r.deletedIDs(); !slices.Equal(gone, []string{"rack://own"}) {
+			t.Errorf("deleted %q, want only the instance in a NodeGroup of this manager", gone)
+		}
+		if emitted := strings.Join(f.drainEvents(), "\n"); strings.Contains(emitted, "others") {
+			t.Errorf("Events: %s", emitted)
+		}
+		check.Is(t, minOrphanLimit, testutil.ToFloat64(f.options.Metrics.orphans.WithLabelValues("rack", "Instance", "proven")))
 	})
 }
 

@@ -89,6 +89,8 @@ func DefaultGracePeriod() GracePeriod {
 type Finder struct {
 	// IsExempt reports whether an instance cannot be an orphan; nil spares none.
 	IsExempt func(cloud.Instance) bool
+	// KeepReason returns why an orphaned instance must not be deleted, or "" if it may be; nil keeps none.
+	KeepReason func(cloud.Instance) string
 
 	cloud         Cloud
 	grace         GracePeriod
@@ -113,7 +115,11 @@ func (f *Finder) FindOrphans(ctx context.Context, instances []cloud.Instance, no
 			continue
 		}
 		if proofs := f.proveNoNode(i, hosts, len(nodes), now); proofs != nil {
-			f.addFinding(seen, Finding{Kind: OrphanedInstance, ProviderID: i.ProviderID, Name: i.Name, Group: i.Group, Proofs: proofs}, now)
+			found := Finding{Kind: OrphanedInstance, ProviderID: i.ProviderID, Name: i.Name, Group: i.Group, Proofs: proofs}
+			if f.KeepReason != nil {
+				found.KeptReason = f.KeepReason(i)
+			}
+			f.addFinding(seen, found, now)
 		}
 	}
 	f.keepOrphansOverLimit(seen, instances, hosts, nodes, now)

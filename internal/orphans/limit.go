@@ -14,7 +14,8 @@ const (
 	nodesPerOrphan = 5
 )
 
-// keepOrphansOverLimit sets KeptReason on all findings of a scan if there are too many, or if no instance has a Node.
+// keepOrphansOverLimit sets KeptReason on all findings of a scan if there are too many, or if no instance has a Node. It
+// does not count the findings that have a KeptReason already.
 //
 // The cluster has then probably lost its Nodes: its control plane was rebuilt or restored, or another cluster has the
 // same name. The proofs of the single orphans are true in that case too, so they do not protect against it. Suspected
@@ -23,10 +24,16 @@ const (
 // After the number has fallen below the limit, KeptReason stays for another join timeout. The lost instances may be
 // joining again one by one.
 func (f *Finder) keepOrphansOverLimit(seen map[string]Finding, instances []cloud.Instance, hosts *cloud.NodeIndex, nodes []Node, now time.Time) {
-	if len(seen) == 0 {
+	deletable := 0
+	for _, finding := range seen {
+		if finding.KeptReason == "" {
+			deletable++
+		}
+	}
+	if deletable == 0 {
 		return
 	}
-	reason := checkOrphanLimit(len(seen), instances, hosts, nodes)
+	reason := checkOrphanLimit(deletable, instances, hosts, nodes)
 	switch {
 	case reason != "":
 		f.lastLimitedAt = now
@@ -36,8 +43,10 @@ func (f *Finder) keepOrphansOverLimit(seen map[string]Finding, instances []cloud
 		return
 	}
 	for key, finding := range seen {
-		finding.KeptReason = reason
-		seen[key] = finding
+		if finding.KeptReason == "" {
+			finding.KeptReason = reason
+			seen[key] = finding
+		}
 	}
 }
 
