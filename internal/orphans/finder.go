@@ -51,7 +51,7 @@ type Finding struct {
 	Group string
 	// Proofs are the reasons for the finding, each a sentence.
 	Proofs []string
-	// FirstFoundAt is when it was first found, and Looks the number of scans since.
+	// FirstFoundAt is when it was first found. ScanCount is the number of scans that have found it since.
 	FirstFoundAt time.Time
 	ScanCount    int
 	// IsDue is true if it was found during the whole grace period.

@@ -132,7 +132,7 @@ func (a *Controller) applyObservation(g *managedGroup, v cloudObservation) {
 		FirstSeen: m.tracking.FirstSeen, Unjoined: m.unjoined, Pending: m.pending, UnseenSince: m.tracking.UnseenSince, WatchedSince: m.watchedSince,
 		JoinTimeout: plan.JoinTimeout(g.Group), ReadAt: v.startedAt, Now: now, PreviouslyJoined: done,
 	})
-	m.joined = nil // they are in tracking.Known now
+	m.joined = nil // they are in tracking.FirstSeen now
 	maps.DeleteFunc(m.unusable, func(id string, _ bool) bool { _, there := m.tracking.FirstSeen[id]; return !there })
 	g.excludeRetired(&m.tracking)
 	m.instances = v.instances

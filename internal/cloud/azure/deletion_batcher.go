@@ -30,7 +30,7 @@ type deletionBatcher struct {
 	send    func(ctx context.Context, where deletionTarget, deletions []deletion) []deletionResult
 
 	mu      sync.Mutex
-	pending map[string]*deletionBatch // by place.key
+	pending map[string]*deletionBatch // by deletionTarget.key
 }
 
 // deletionTarget is the scale set or agent pool that deletes the instances of a batch.

@@ -35,7 +35,7 @@ type statusResult struct {
 }
 
 const (
-	// maxStatusAge limits holds.
+	// maxStatusAge limits statusCache.maxAge.
 	maxStatusAge = time.Second
 	// statusEntryTTL is how long an unused URL stays in the cache.
 	statusEntryTTL = time.Minute

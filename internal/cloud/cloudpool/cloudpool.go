@@ -92,8 +92,8 @@ type pool struct {
 	url      *url.URL
 	client   *wire.Client
 	sizeLock sync.Mutex // locked while the desired size changes
-	// unlisted means that a server with several pools no longer lists this pool. forgot is when old entries of this
-	// pool were last removed from Provider.seen. Both are guarded by Provider.mu.
+	// unlisted means that a server with several pools no longer lists this pool. prunedAt is when old entries of this
+	// pool were last removed from Provider.lastSeen. Both are guarded by Provider.mu.
 	unlisted bool
 	prunedAt time.Time
 
