@@ -29,7 +29,7 @@ func TestSourcePassesTheConformanceSuite(t *testing.T) {
 			{Name: "terminate", Type: notice.Preempt, Timed: true, Path: spotPath},
 			{Name: "instance-retirement", Type: notice.Terminate, Timed: true, Path: eventsPath},
 			{Name: "system-reboot", Type: notice.Reboot, Timed: true, Path: eventsPath},
-			{Name: "system-maintenance", Type: notice.Freeze, Timed: true, Path: eventsPath},
+			{Name: "system-maintenance", Type: notice.Reboot, Timed: true, Path: eventsPath},
 			{Name: "recommendation", Type: notice.Rebalance, Path: rebalancePath},
 			{Name: "Terminated", Type: notice.Terminate, Path: asgPath},
 		},

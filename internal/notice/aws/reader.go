@@ -370,7 +370,7 @@ func (r *eventReader) parseEvent(path string, raw json.RawMessage, s *notice.Sna
 	if hasEndedEvent(state, description) {
 		return
 	}
-	t, code, codeErr := parseCode(path+".Code", e.Code)
+	t, code, codeErr := parseCode(path+".Code", e.Code, description)
 	at, timeErr := parseTime(path+".NotBefore", e.NotBefore)
 	if timeErr == nil && at.IsZero() {
 		timeErr = fmt.Errorf("%s.NotBefore is missing", path)
@@ -418,23 +418,37 @@ func hasEndedEvent(state, description string) bool {
 	return false
 }
 
-// parseCode returns the type of notice for the code of an event. An unknown code counts as a reboot: the node is
-// drained just before, and restored afterwards.
-func parseCode(path string, raw json.RawMessage) (t notice.Type, code string, err error) {
+// parseCode returns the code of an event, and the type of its notice.
+func parseCode(path string, raw json.RawMessage, description string) (t notice.Type, code string, err error) {
 	code, err = parseText(path, raw)
-	switch strings.ToLower(code) {
-	case "instance-stop", "instance-retirement":
-		return notice.Terminate, code, nil
-	case "instance-reboot", "system-reboot":
-		return notice.Reboot, code, nil
-	case "system-maintenance":
-		return notice.Freeze, code, nil
+	t, isKnown := TypeOfEvent(code, description)
+	if isKnown {
+		return t, code, err
 	}
 	if err == nil {
 		err = fmt.Errorf("%s: %s: want instance-stop, instance-retirement, instance-reboot, system-reboot or system-maintenance; "+
 			"assuming a reboot", path, poll.Quote(code))
 	}
-	return notice.Reboot, poll.Quote(code), err
+	return t, poll.Quote(code), err
+}
+
+// TypeOfEvent returns the type of notice for a scheduled event. code is a code of the metadata service, such as system-reboot,
+// or an eventTypeCode of AWS Health, such as AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED. An unknown code counts as a reboot: the node
+// is drained just before, and restored afterwards.
+//
+// A maintenance of the power reboots the instance, and only a maintenance of the network keeps it running
+// (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/schedevents_actions_maintenance.html). The code system-maintenance stands
+// for both, so the description decides.
+func TypeOfEvent(code, description string) (t notice.Type, isKnown bool) {
+	code = strings.ToUpper(code)
+	what := code + " " + strings.ToUpper(description)
+	switch {
+	case strings.Contains(code, "RETIREMENT"), strings.Contains(code, "STOP"), strings.Contains(code, "TERMINAT"):
+		return notice.Terminate, true
+	case strings.Contains(code, "MAINTENANCE") && !strings.Contains(code, "REBOOT") && strings.Contains(what, "NETWORK") && !strings.Contains(what, "POWER"):
+		return notice.Freeze, true
+	}
+	return notice.Reboot, strings.Contains(code, "REBOOT") || strings.Contains(code, "MAINTENANCE")
 }
 
 // logEnded logs how the events that are not listed any more have ended. The service moves them to its history.

@@ -84,7 +84,9 @@ func TestI10EventWithWrongFieldsStillCounts(t *testing.T) {
 		with("system-reboot", "instance-retirement", "21 Jan 2019 09:17:23 GMT", ""):              "Terminate Scheduled 2019-01-21T09:00:43Z",
 		with("system-reboot", "Instance-Stop"):                                                    "Terminate Scheduled 2019-01-21T09:00:43Z",
 		with("system-reboot", "instance-reboot"):                                                  "Reboot Scheduled 2019-01-21T09:00:43Z",
-		with("system-reboot", "system-maintenance"):                                               "Freeze Scheduled 2019-01-21T09:00:43Z",
+		with("system-reboot", "system-maintenance"):                                               "Reboot Scheduled 2019-01-21T09:00:43Z",
+		with("system-reboot", "system-maintenance", "scheduled reboot", "Network maintenance"):    "Freeze Scheduled 2019-01-21T09:00:43Z",
+		with("system-reboot", "system-maintenance", `"scheduled reboot"`, `17`):                   "Reboot Scheduled 2019-01-21T09:00:43Z; warning: scheduled[0].Description: 17: want a string",
 		with(`"active"`, `"canceled"`):                                                            "",
 		with(`"active"`, `"Completed"`):                                                           "",
 		with("scheduled reboot", "[Canceled] scheduled reboot"):                                   "",
@@ -109,6 +111,30 @@ func TestI10EventWithWrongFieldsStillCounts(t *testing.T) {
 		if got != want {
 			t.Errorf("%s:\n got %s\nwant %s", body, got, want)
 		}
+	}
+}
+
+func TestOnlyMaintenanceOfTheNetworkKeepsTheInstance(t *testing.T) {
+	for code, want := range map[string]notice.Type{
+		"AWS_EC2_INSTANCE_NETWORK_MAINTENANCE_SCHEDULED":       notice.Freeze,
+		"AWS_EC2_DEDICATED_HOST_NETWORK_MAINTENANCE_SCHEDULED": notice.Freeze,
+		"AWS_EC2_INSTANCE_POWER_MAINTENANCE_SCHEDULED":         notice.Reboot,
+		"AWS_EC2_MAINTENANCE_SCHEDULED":                        notice.Reboot,
+		"AWS_EC2_SYSTEM_REBOOT_MAINTENANCE_SCHEDULED":          notice.Reboot,
+		"AWS_EC2_PERSISTENT_INSTANCE_RETIREMENT_SCHEDULED":     notice.Terminate,
+		"AWS_EC2_INSTANCE_STOP_SCHEDULED":                      notice.Terminate,
+		"AWS_EC2_INSTANCE_TERMINATION_SCHEDULED":               notice.Terminate,
+	} {
+		got, isKnown := TypeOfEvent(code, "")
+		check.Is(t, want, got, code)
+		check.Is(t, true, isKnown, code)
+	}
+	for description, want := range map[string]notice.Type{
+		"": notice.Reboot, "Scheduled power maintenance": notice.Reboot, "network or power maintenance": notice.Reboot,
+		"Scheduled network maintenance": notice.Freeze,
+	} {
+		got, _ := TypeOfEvent("system-maintenance", description)
+		check.Is(t, want, got, description)
 	}
 }
 

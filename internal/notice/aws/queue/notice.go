@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/notice"
+	noticeaws "github.com/slipway-dev/slipway/internal/notice/aws"
 	"github.com/slipway-dev/slipway/internal/notice/poll"
 )
 
@@ -110,7 +111,8 @@ func (e *Event) NewNotice(instance string, hookTimeout time.Duration) notice.Not
 		n.Type, n.NoticePeriod, n.NotApprovable = notice.Terminate, hookTimeout, false
 		n.Description = "the Auto Scaling group " + e.Hook.Group + " terminates the instance, lifecycle hook " + e.Hook.Name
 	case ScheduledEvent:
-		n.Type, n.NotBefore, n.Description = typeOfCode(e.Code), e.Starts, "scheduled event "+e.Code
+		n.Type, _ = noticeaws.TypeOfEvent(e.Code, "")
+		n.NotBefore, n.Description = e.Starts, "scheduled event "+e.Code
 		if length := e.Ends.Sub(e.Starts); !e.Starts.IsZero() && length > 0 && n.Type != notice.Freeze {
 			n.Duration = length
 		}
@@ -119,20 +121,6 @@ func (e *Event) NewNotice(instance string, hookTimeout time.Duration) notice.Not
 		}
 	}
 	return n
-}
-
-// typeOfCode returns the type of notice for the eventTypeCode of a scheduled event. An unknown code counts as a reboot, as
-// in package aws.
-func typeOfCode(code string) notice.Type {
-	switch {
-	case strings.Contains(code, "RETIREMENT"), strings.Contains(code, "STOP"), strings.Contains(code, "TERMINAT"):
-		return notice.Terminate
-	case strings.Contains(code, "REBOOT"):
-		return notice.Reboot
-	case strings.Contains(code, "MAINTENANCE"):
-		return notice.Freeze
-	}
-	return notice.Reboot
 }
 
 const (

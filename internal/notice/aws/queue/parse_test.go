@@ -76,6 +76,14 @@ func TestParseReadsEveryFormOfMessage(t *testing.T) {
 				return n.Type == notice.Reboot && n.Duration == 2*time.Hour && n.NotBefore.Equal(time.Date(2026, 12, 5, 15, 10, 9, 0, time.UTC))
 			},
 		},
+		"health about the power": {
+			bridge("aws.health", "AWS Health Event", strings.Replace(health, "_REBOOT_", "_POWER_", 1)), ScheduledEvent, []string{"i-0a", "i-0b"},
+			func(e Event) bool { return e.NewNotice("i-0a", 0).Type == notice.Reboot },
+		},
+		"health about the network": {
+			bridge("aws.health", "AWS Health Event", strings.Replace(health, "_REBOOT_", "_NETWORK_", 1)), ScheduledEvent, []string{"i-0a", "i-0b"},
+			func(e Event) bool { return e.NewNotice("i-0a", 0).Type == notice.Freeze },
+		},
 		"health with a resolved instance": {
 			bridge("aws.health", "AWS Health Event", strings.Replace(health, `{"entityValue":"i-0b"}`, `{"entityValue":"i-0c","status":"RESOLVED"},{"entityValue":"i-0b","status":" Resolved"}`, 1)),
 			ScheduledEvent, []string{"i-0a", "i-0b", "i-0c"},
