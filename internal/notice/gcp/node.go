@@ -178,7 +178,7 @@ func (s *NodeSource) Run(ctx context.Context, emit func(notice.Snapshot)) {
 func (s *NodeSource) toSnapshot(node *kubeapi.Node, now time.Time) notice.Snapshot {
 	m, unreadable := readNodeMaintenance(node)
 	stopping := isTerminating(node)
-	snapshot := notice.Snapshot{At: now}
+	var snapshot notice.Snapshot
 	n := notice.Notice{
 		ID: nodeMaintenanceID, Source: NodeSourceName, Type: notice.Redeploy, Status: notice.Scheduled, Resources: []string{s.options.Resource},
 		Duration: poll.UnknownDuration, NotApprovable: true,
@@ -189,24 +189,26 @@ func (s *NodeSource) toSnapshot(node *kubeapi.Node, now time.Time) notice.Snapsh
 	if isSpot {
 		termination.Type, termination.NoticePeriod, termination.Description = notice.Preempt, 0, "GKE stops the Spot node"
 	}
-	switch {
-	case m != nil && stopping && isSpot && !m.Ongoing: // the preemption does not wait for the maintenance
-		snapshot = m.toSnapshot(n)
-		snapshot.Notices = append(snapshot.Notices, termination)
-		snapshot.At = now
-	case m != nil:
+	if m != nil {
+		m.Ongoing = m.Ongoing || stopping && !isSpot && m.isExpected(node, now)
 		n.NotApprovable = m.Fixed || m.Ongoing || stopping
-		m.Ongoing = m.Ongoing || stopping
 		snapshot = m.toSnapshot(n)
-		snapshot.At = now
-	case stopping:
-		snapshot.Notices = []notice.Notice{termination}
 	}
+	if stopping && (m == nil || !m.Ongoing) { // it does not wait for a planned maintenance
+		snapshot.Notices = append(snapshot.Notices, termination)
+	}
+	snapshot.At = now
 	snapshot.Notices, snapshot.Planned, _ = s.planner.Split(snapshot.Notices, now)
 	if unreadable != nil {
 		snapshot.Unreadable = []notice.Problem{{ID: nodeMaintenanceID, NamesInstance: true, Err: unreadable}}
 	}
 	return snapshot
+}
+
+// isExpected reports whether a stop of the Node is probably the begin of the maintenance: it was requested, or is planned to begin
+// soon, or at an unknown time. GKE may set the termination taint before activeLabel, and an hour before the planned time.
+func (m *plannedMaintenance) isExpected(node *kubeapi.Node, now time.Time) bool {
+	return node.Labels[PerformLabel] == "true" || m.Start.Sub(now) <= gpuMaintenanceNotice
 }
 
 // readNodeMaintenance returns the maintenance of the Node's VM, or nil if there is none. The label has the time. The

@@ -256,6 +256,38 @@ func TestPreemptionDoesNotWaitForAPlannedMaintenance(t *testing.T) {
 	})
 }
 
+// TestTerminationIsNotALaterMaintenance covers nodes that are not Spot nodes.
+func TestTerminationIsNotALaterMaintenance(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		after   time.Duration // until the planned maintenance
+		perform string
+		want    []notice.Type
+	}{
+		{"in two weeks", 14 * 24 * time.Hour, "", []notice.Type{notice.Terminate}},
+		{"in two weeks, not requested", 14 * 24 * time.Hour, "false", []notice.Type{notice.Terminate}},
+		{"in two weeks, and requested now", 14 * 24 * time.Hour, "true", []notice.Type{notice.Redeploy}},
+		{"in an hour", time.Hour, "", []notice.Type{notice.Redeploy}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := newGKENode(t)
+				g.edit(func(n *kubeapi.Node) {
+					n.Labels[scheduledLabel], n.Labels[PerformLabel] = inSeconds(time.Now().Add(tc.after)), tc.perform
+					n.Spec.Taints = []kubeapi.Taint{{Key: terminationTaint}}
+				})
+				var got []notice.Type
+				for _, n := range g.latest().Notices {
+					got = append(got, n.Type)
+					check.Is(t, true, n.NotApprovable)
+				}
+				check.Equal(t, tc.want, got)
+				check.Is(t, tc.want[0] == notice.Terminate, len(g.latest().Planned) == 1) // the maintenance stays planned
+			})
+		})
+	}
+}
+
 func TestTerminatingGKENodeIsPreemptOrTerminate(t *testing.T) {
 	for labels, want := range map[string]notice.Type{spotLabel: notice.Preempt, preemptibleLabel: notice.Preempt, "other": notice.Terminate} {
 		for name, set := range map[string]func(*kubeapi.Node){
