@@ -97,8 +97,8 @@ func (d Decision) equal(o Decision) bool {
 	return d.Action == o.Action && d.Forced == o.Forced && d.Reason == o.Reason && d.Deadline.Equal(o.Deadline)
 }
 
-// SeenTimes holds the time when a notice was first read, and the time when it was first read with the status Started.
-// If a notice has no deadline, its deadline is computed from these times.
+// SeenTimes holds the time when a notice was first read, and the time when it was first read with the status Started or with
+// HasBegun. If a notice has no deadline, its deadline is computed from these times.
 type SeenTimes struct {
 	First   time.Time `json:"first"`
 	Started time.Time `json:"started,omitzero"`
@@ -199,6 +199,15 @@ func computeDeadline(n notice.Notice, s SeenTimes) (deadline time.Time, reason s
 		return s.Started.Add(startedDrainTime), fmt.Sprintf("%s has started", n.Type)
 	}
 	period := cmp.Or(n.NoticePeriod, minimumNotice[n.Type])
+	deadline, reason = computeAnnouncedDeadline(n, s, period)
+	if begun := s.Started.Add(period); n.HasBegun && begun.Before(deadline) {
+		return begun, fmt.Sprintf("%s has begun, so the minimum notice of %s applies from then: %s", n.Type, n.Type, period)
+	}
+	return deadline, reason
+}
+
+// computeAnnouncedDeadline returns when an interruption is due that begins at its announced time.
+func computeAnnouncedDeadline(n notice.Notice, s SeenTimes, period time.Duration) (deadline time.Time, reason string) {
 	if n.NotBefore.IsZero() {
 		return s.First.Add(period), fmt.Sprintf("no NotBefore, so the minimum notice of %s applies: %s", n.Type, period)
 	}

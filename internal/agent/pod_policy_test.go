@@ -296,6 +296,8 @@ func TestDeadlineComesFromNotBeforeOrMinimumNotice(t *testing.T) {
 		"a clock that is behind": {
 			notice.Notice{Type: notice.Preempt, NotBefore: epoch.Add(625 * time.Second), ClockAhead: -10 * time.Minute}, epoch.Add(25 * time.Second),
 		},
+		"begun early":                 {notice.Notice{Type: notice.Redeploy, NotBefore: epoch.Add(2 * time.Hour), HasBegun: true}, epoch.Add(11 * time.Minute)},
+		"begun just before NotBefore": {notice.Notice{Type: notice.Redeploy, NotBefore: epoch.Add(5 * time.Minute), HasBegun: true}, epoch.Add(5 * time.Minute)},
 		"started, counted from when first seen as started": {notice.Notice{Type: notice.Reboot, Status: notice.Started}, epoch.Add(time.Minute + startedDrainTime)},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -127,7 +127,7 @@ func (a *Agent) mergeSnapshot(s notice.Snapshot) {
 		if n.NotBefore.IsZero() && h.Notice.Status == notice.Started {
 			n.Status = notice.Started // a missing status is read as Scheduled, but a started notice stays started
 		}
-		if n.Status == notice.Started && h.Seen.Started.IsZero() {
+		if (n.Status == notice.Started || n.HasBegun) && h.Seen.Started.IsZero() {
 			h.Seen.Started = s.At
 		}
 		if n.NotBefore.IsZero() && n.Status == h.Notice.Status {

@@ -60,10 +60,10 @@ func (i *interrupter) markHandled() {
 }
 
 // hasSameNotices reports whether two snapshots of one source list the same notices, with the same types, statuses,
-// times and notice periods. It also compares the IDs of the unreadable entries.
+// times and notice periods, and whether they have begun. It also compares the IDs of the unreadable entries.
 func hasSameNotices(before, now notice.Snapshot) bool {
 	return slices.EqualFunc(before.Notices, now.Notices, func(b, n notice.Notice) bool {
-		return b.ID == n.ID && b.Type == n.Type && b.Status == n.Status && b.NotBefore.Equal(n.NotBefore) && b.NoticePeriod == n.NoticePeriod
+		return b.ID == n.ID && b.Type == n.Type && b.Status == n.Status && b.NotBefore.Equal(n.NotBefore) && b.NoticePeriod == n.NoticePeriod && b.HasBegun == n.HasBegun
 	}) && slices.EqualFunc(before.Unreadable, now.Unreadable, func(b, n notice.Problem) bool { return b.ID == n.ID })
 }
 

@@ -83,8 +83,11 @@ type Notice struct {
 	// NotBefore is the earliest time of the interruption; zero if the source does not say. Azure clears it once the
 	// event has Started.
 	NotBefore time.Time
+	// HasBegun is true if the platform has begun with the interruption, perhaps before its announced time. Unlike a Started
+	// notice, the instance still runs for NoticePeriod.
+	HasBegun bool `json:",omitempty"`
 	// NoticePeriod is how long after the first read the interruption is due if NotBefore is zero or has passed; 0 is the
-	// minimum of the type.
+	// minimum of the type. The interruption is also due this long after the first read with HasBegun.
 	NoticePeriod time.Duration `json:",omitempty"`
 	// ClockAhead is how far the instance's clock is ahead of the clock of NotBefore; negative is behind.
 	ClockAhead time.Duration `json:",omitempty"`

@@ -150,7 +150,7 @@ func TestGKEMaintenanceGoesFromLabelToLabel(t *testing.T) {
 			n.Spec.Taints = []kubeapi.Taint{{Key: terminationTaint, Effect: "NoSchedule"}}
 		})
 		s = g.latest()
-		if len(s.Notices) != 1 || s.Notices[0].ID != nodeMaintenanceID || !s.Notices[0].NotApprovable || !s.Notices[0].NotBefore.IsZero() {
+		if len(s.Notices) != 1 || s.Notices[0].ID != nodeMaintenanceID || !s.Notices[0].NotApprovable || !s.Notices[0].NotBefore.IsZero() || !s.Notices[0].HasBegun {
 			t.Fatalf("ongoing: %+v", s)
 		}
 		time.Sleep(time.Hour)

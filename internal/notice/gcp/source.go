@@ -256,7 +256,7 @@ func (s *sources) parseMaintenance(value string, now time.Time) (notice.Snapshot
 	n := s.newNotice(MaintenanceSource, maintenanceID, kind, "host maintenance: "+value)
 	n.LiveMigration = kind == notice.Freeze
 	n.NoticePeriod = maintenanceNotice
-	if m := s.planned.Load(); m != nil && kind == notice.Redeploy {
+	if m := s.planned.Load(); m != nil && !m.Ongoing && kind == notice.Redeploy {
 		if left := m.Start.Add(s.client.ClockAhead()).Sub(now); left > maintenanceNotice && left <= gpuMaintenanceNotice {
 			n.NotBefore = m.Start
 		}
@@ -287,7 +287,7 @@ func (s *sources) parsePlanned(value string, now time.Time) (notice.Snapshot, er
 func (m *plannedMaintenance) toSnapshot(n notice.Notice) notice.Snapshot {
 	n.Description = strings.TrimSuffix("planned host maintenance: "+m.Reasons, ": ")
 	n.WindowEnd = m.windowEnd()
-	if !m.Ongoing {
+	if n.HasBegun = m.Ongoing; !m.Ongoing {
 		n.NotBefore = m.Start
 	}
 	snapshot := notice.Snapshot{Notices: []notice.Notice{n}}

@@ -320,21 +320,23 @@ func TestMaintenanceOfGPUHasItsPlannedTime(t *testing.T) {
 	for _, tc := range []struct {
 		name      string
 		startsIn  time.Duration
+		status    string
 		value     string
 		kind      notice.Type
 		hasTime   bool
 		migration bool
 	}{
-		{"GPU", 58 * time.Minute, "TERMINATE_ON_HOST_MAINTENANCE", notice.Redeploy, true, false},
-		{"another maintenance in a week", 7 * 24 * time.Hour, "TERMINATE_ON_HOST_MAINTENANCE", notice.Redeploy, false, false},
-		{"plan of the past", -time.Hour, "TERMINATE_ON_HOST_MAINTENANCE", notice.Redeploy, false, false},
-		{"live migration", 58 * time.Minute, "MIGRATE_ON_HOST_MAINTENANCE", notice.Freeze, false, true},
+		{"GPU", 58 * time.Minute, "PENDING", "TERMINATE_ON_HOST_MAINTENANCE", notice.Redeploy, true, false},
+		{"another maintenance in a week", 7 * 24 * time.Hour, "PENDING", "TERMINATE_ON_HOST_MAINTENANCE", notice.Redeploy, false, false},
+		{"plan of the past", -time.Hour, "PENDING", "TERMINATE_ON_HOST_MAINTENANCE", notice.Redeploy, false, false},
+		{"live migration", 58 * time.Minute, "PENDING", "MIGRATE_ON_HOST_MAINTENANCE", notice.Freeze, false, true},
+		{"begun early", 58 * time.Minute, "ONGOING", "TERMINATE_ON_HOST_MAINTENANCE", notice.Redeploy, false, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m := newMetadataServer()
 				start := time.Now().Add(tc.startsIn)
-				m.set("upcoming-maintenance", planned(start, "PENDING"))
+				m.set("upcoming-maintenance", planned(start, tc.status))
 				g := guard(t, m)
 				time.Sleep(2 * time.Second)
 				m.set("maintenance-event", tc.value)
