@@ -731,6 +731,36 @@ func TestInstanceOfWarmPoolThatRunsAgainIsRestored(t *testing.T) {
 	})
 }
 
+// AWS announces the end only once, so its message outlives a process that could not remove the records.
+func TestEndOfANoticeStaysInTheQueueUntilItsRecordIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.addNode("a", "i-0a")
+		w.send(w.hook("i-0a", "TERMINATING", "token"))
+		w.send(bridge("aws.ec2", "EC2 Instance Rebalance Recommendation", `{"instance-id":"i-0a"}`))
+		kill := w.start()
+		defer func() { kill() }()
+		await(t, "messages are left", time.Minute, func() bool { return w.countMessages() == 0 && w.waitingHooks() == 0 })
+		time.Sleep(5 * time.Minute)
+		w.fail("record", errors.New("the API server is down"))
+		w.send(stateChange("i-0a", "running"))
+		time.Sleep(2 * time.Minute)
+		if n, phase := w.countMessages(), w.phaseOf("a", string(queue.Rebalance)); n != 1 || phase == "" {
+			t.Fatalf("%d messages are left, and the record is %q", n, phase)
+		}
+		kill()
+		w.fail("record", nil)
+		kill = w.start()
+		hook := queue.Event{Kind: queue.ASGTerminate, Hook: queue.Hook{Group: "workers", Name: "drain", Token: "token"}}
+		await(t, "the node is not restored", 2*time.Minute, func() bool {
+			return w.phaseOf("a", hook.NoticeID()) == "" && w.phaseOf("a", string(queue.Rebalance)) == "" && w.countMessages() == 0
+		})
+		if n := w.drainsOf("a"); n != 1 {
+			t.Errorf("%d drains, want 1", n)
+		}
+	})
+}
+
 func TestHookOfDaysAgoDrainsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

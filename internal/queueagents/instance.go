@@ -206,7 +206,8 @@ func (c *Controller) applyMessages(i *instance, now time.Time) {
 	}
 }
 
-// endedBy returns the IDs of the notices that an event ends. An instance that runs again was not interrupted, or has been.
+// endedBy returns the IDs of the notices that an event ends or has ended. An instance that runs again was not interrupted, or
+// has been.
 func (i *instance) endedBy(e *queue.Event) []string {
 	if e.Kind == queue.ScheduledEvent {
 		return []string{e.NoticeID()}
@@ -225,6 +226,11 @@ func (i *instance) endedBy(e *queue.Event) []string {
 			if !n.announced.IsZero() && e.Time.After(n.announced) {
 				all = append(all, id)
 			}
+		}
+	}
+	for id, end := range i.ended { // its record may still be on the Node
+		if end.Equal(e.Time) {
+			all = append(all, id)
 		}
 	}
 	return all

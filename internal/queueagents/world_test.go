@@ -491,9 +491,12 @@ func (a *fakeAgent) Run(ctx context.Context) error {
 	}
 }
 
-// change changes the annotations of the agent's Node, unless the process was killed or another Node has the name.
+// change changes the annotations of the agent's Node, unless the process was killed or another Node has the name. It does nothing
+// while requests with the name "record" fail.
 func (a *fakeAgent) change(change func(annotations map[string]string)) {
-	if a.w.hasNode(a.node) {
+	err := a.w.begin(a.process, "record")
+	a.w.mu.Unlock()
+	if err == nil && a.w.hasNode(a.node) {
 		a.w.setNode(a.node, func(n *kubeapi.Node) {
 			if a.process == a.w.process && n.UID == a.uid {
 				change(n.Annotations)
