@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -88,7 +89,12 @@ func (a *Agent) approveWhenAllDrained(ctx context.Context, h *noticeState, now t
 	if wait := a.checkFlushFinished(h, now); wait > 0 {
 		return wait, nil
 	}
-	if err := approver.Approve(ctx, h.Notice.ID); err != nil {
+	err = approver.Approve(ctx, h.Notice.ID)
+	if errors.Is(err, notice.ErrApprovedTooEarly) {
+		a.logWaitingForPlatform(h, err)
+		return earlyApprovalInterval, nil
+	}
+	if err != nil {
 		if ctx.Err() == nil { // otherwise the request was interrupted, and is retried
 			h.waitsFor = "the platform, because it refused the approval"
 		}
@@ -101,6 +107,10 @@ func (a *Agent) approveWhenAllDrained(ctx context.Context, h *noticeState, now t
 	a.options.Metrics.Acknowledged.With(string(h.Notice.Type)).Inc()
 	return a.writeClaimIfNeeded(ctx, h, time.Now())
 }
+
+// earlyApprovalInterval is the pause after an approval that the platform does not await yet. An Auto Scaling group of AWS awaits
+// it only after it has deregistered the instance from its load balancers, which takes 5 minutes by default.
+const earlyApprovalInterval = 10 * time.Second
 
 // peerPollInterval is the shortest pause between two checks whether the other instances of an event are drained. With
 // many instances the pause is peerPollPerInstance for each other instance, if that is longer. In a large event each
@@ -171,5 +181,13 @@ func (a *Agent) logWaitingForPeers(h *noticeState, left []string) {
 	if who := joinFirstNames(left); who != h.waitsFor {
 		h.waitsFor = who
 		a.log.Info("drained; waiting for other instances of the event to be drained", "id", h.Notice.ID, "waitsFor", who)
+	}
+}
+
+// logWaitingForPlatform logs that the platform does not await the approval yet, unless the previous try had the same result.
+func (a *Agent) logWaitingForPlatform(h *noticeState, err error) {
+	if who := "the platform, because it does not await the approval yet"; who != h.waitsFor {
+		h.waitsFor = who
+		a.log.Info("drained; will approve when the platform awaits it", "id", h.Notice.ID, "err", err)
 	}
 }

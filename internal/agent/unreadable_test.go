@@ -17,6 +17,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cordon"
 	"github.com/slipway-dev/slipway/internal/notice"
 	"github.com/slipway-dev/slipway/internal/notice/azure"
+	"github.com/slipway-dev/slipway/internal/observe"
 	"github.com/slipway-dev/slipway/internal/testing/check"
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
@@ -305,6 +306,43 @@ func TestExitAfterDrainWaitsForAPreemptDrain(t *testing.T) {
 		m.source.setNotices(newNotice(notice.Preempt, "P", 30*time.Second))
 		<-m.agentDone
 		check.Not(t, !m.isEmpty(), "it ended before the node was drained for the Preempt")
+	})
+}
+
+// lateApprover does not await an approval before a time.
+type lateApprover struct {
+	fakeApprover
+
+	awaits time.Time
+}
+
+func (l *lateApprover) Approve(ctx context.Context, ids ...string) error {
+	if err := l.fakeApprover.Approve(ctx, ids...); err != nil || !time.Now().Before(l.awaits) {
+		return err
+	}
+	return fmt.Errorf("%w: no action waits", notice.ErrApprovedTooEarly)
+}
+
+func TestEarlyApprovalIsRepeatedAndNotRecorded(t *testing.T) {
+	withTestNode(t, time.Second, func(t *testing.T, m *testNode) {
+		r := observe.NewRegistry()
+		metrics := NewMetrics(r)
+		service := &lateApprover{awaits: time.Now().Add(5 * time.Minute)}
+		n := newNotice(notice.Terminate, "E", time.Hour)
+		n.Resources = []string{"n"}
+		m.startAgent(t, 0, func(o *Options) { o.Approver, o.Metrics = service, metrics })
+		m.source.setNotices(n)
+		time.Sleep(4 * time.Minute)
+		check.Is(t, Drained, recordedPhase(m))
+		check.Is(t, 0, m.countEvents(NoticeApproved))
+		m.crashAgent() // the next one repeats it, too
+		m.startAgent(t, 0, func(o *Options) { o.Approver, o.Metrics = service, metrics })
+		time.Sleep(2 * time.Minute)
+		check.Is(t, Acknowledged, recordedPhase(m))
+		if tries := service.count(); tries > 50 {
+			t.Errorf("%d approvals in 5 minutes", tries)
+		}
+		check.Contains(t, scrape(t, r), "slipway_agent_failed_steps_total 0\n") // an alert tells of failures
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -55,6 +56,9 @@ const (
 	Scheduled Status = "Scheduled"
 	Started   Status = "Started"
 )
+
+// ErrApprovedTooEarly is the error of an approval that the platform does not await yet. The approval must be repeated later.
+var ErrApprovedTooEarly = errors.New("the platform does not await the approval yet")
 
 // AWSQueue is the Source of notices that the AWS queue mode reads. Only the agents of the queue mode handle their records.
 const AWSQueue = "aws-queue"

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/elapsed"
+	"github.com/slipway-dev/slipway/internal/notice"
 )
 
 // HookOptions configures a [Hook]. Instance and Metadata are required.
@@ -40,9 +41,7 @@ type Hook struct {
 	completed   bool
 	// accepted is true once AWS has accepted a heartbeat, so that the instance waits for the hook. Before, the group may
 	// still deregister the instance from a load balancer.
-	accepted bool
-	// requested is true if the hook has to be completed as soon as the instance waits for it.
-	requested   bool
+	accepted    bool
 	group, name string
 }
 
@@ -269,10 +268,7 @@ func (h *Hook) sendHeartbeats(ctx context.Context, drainTime time.Duration) {
 			pause = min(pause/4, maxHookRetry)
 		default:
 			h.log.Info("sent a heartbeat for the lifecycle hook", "hook", h.name, "timeout", timeout.String())
-			if err := h.completeIfRequested(ctx); err != nil {
-				h.log.Warn("cannot complete the lifecycle hook, will retry", "err", err)
-				pause = min(pause/4, maxHookRetry)
-			}
+			h.setAccepted()
 		}
 		if !time.Now().Add(pause).Before(end) {
 			return
@@ -289,16 +285,10 @@ func (h *Hook) isAccepted() bool {
 	return h.accepted
 }
 
-// completeIfRequested completes the hook after an accepted heartbeat, if complete was called too early.
-func (h *Hook) completeIfRequested(ctx context.Context) error {
+func (h *Hook) setAccepted() {
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	h.accepted = true
-	requested := h.requested
-	h.mu.Unlock()
-	if !requested {
-		return nil
-	}
-	return h.complete(ctx)
 }
 
 // awaitChange waits for the pause, or until the group's decision has changed. It returns false if ctx has ended.
@@ -322,7 +312,7 @@ func (h *Hook) actionParameters() url.Values {
 }
 
 // complete lets the group terminate the instance. If the hook was completed before, or its time has passed, it returns
-// nil. If the instance does not wait for the hook yet, the next accepted heartbeat completes it.
+// nil. If the instance does not wait for the hook yet, it returns [notice.ErrApprovedTooEarly].
 func (h *Hook) complete(ctx context.Context) error {
 	h.mu.Lock()
 	known, off, done := h.name != "", h.current.off, h.completed
@@ -337,11 +327,11 @@ func (h *Hook) complete(ctx context.Context) error {
 	parameters.Set("LifecycleActionResult", "CONTINUE")
 	_, err := h.api.call(ctx, "CompleteLifecycleAction", parameters)
 	if refused := (*apiError)(nil); errors.As(err, &refused) && refused.isNotWaiting() {
-		h.mu.Lock()
-		h.completed, h.requested = h.accepted, true
-		h.mu.Unlock()
-		h.log.Warn("no lifecycle action waits for this instance now", "hook", h.name, "err", err)
-		return nil
+		if !h.isAccepted() {
+			return fmt.Errorf("%w: %w", notice.ErrApprovedTooEarly, err)
+		}
+		h.log.Warn("the lifecycle hook does not wait any more", "hook", h.name, "err", err)
+		err = nil
 	}
 	if err != nil {
 		return err

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slipway-dev/slipway/internal/notice"
 	"github.com/slipway-dev/slipway/internal/testing/check"
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
@@ -126,26 +127,44 @@ func TestGroupWithAnotherHookThanTheConfiguredOneWaits(t *testing.T) {
 	}
 }
 
-// TestHookThatIsNotReachedYetIsCompletedLater covers a group that first deregisters the instance from a load balancer.
-func TestHookThatIsNotReachedYetIsCompletedLater(t *testing.T) {
+// TestHookThatIsNotReachedYetIsNotCompleted covers a group that first deregisters the instance from a load balancer.
+func TestHookThatIsNotReachedYetIsNotCompleted(t *testing.T) {
 	api := &fakeAPI{}
 	h := newTestHook(t, api, HookOptions{Group: "workers", Hook: "drain"})
-	completed := false
+	waits, completed := false, 0
 	api.answer = func(action string, w http.ResponseWriter) {
 		switch {
-		case api.calls["RecordLifecycleActionHeartbeat"] < 3:
+		case !waits:
 			refuse(w, http.StatusBadRequest, "ValidationError", "No active Lifecycle Action found with instance ID i-0123456789abcdef0")
 		case action == "CompleteLifecycleAction":
-			completed = true
+			completed++
 		}
 	}
 	h.group, h.name, h.current.timeout = "workers", "drain", time.Second
 	h.setTerminating(true)
-	must.NoError(t, h.complete(t.Context()))
+	if err := h.complete(t.Context()); !errors.Is(err, notice.ErrApprovedTooEarly) {
+		t.Errorf("completed before the instance waits: %v", err)
+	}
 	check.Is(t, true, h.needsHeartbeat())
-	h.sendHeartbeats(t.Context(), time.Minute)
-	check.Is(t, true, completed)
-	check.Is(t, 3, api.calls["RecordLifecycleActionHeartbeat"])
+	waits = true
+	h.sendHeartbeats(t.Context(), time.Millisecond) // one, which is accepted
+	must.NoError(t, h.complete(t.Context()))
+	check.Is(t, 1, completed)
+	check.Is(t, false, h.needsHeartbeat())
+}
+
+// TestHookThatWaitedAndIsGoneIsCompleted covers a hook that another process has completed, or that has ended.
+func TestHookThatWaitedAndIsGoneIsCompleted(t *testing.T) {
+	api := &fakeAPI{answer: func(string, http.ResponseWriter) {}}
+	h := newTestHook(t, api, HookOptions{Group: "workers", Hook: "drain"})
+	h.group, h.name, h.current.timeout = "workers", "drain", time.Second
+	h.setTerminating(true)
+	h.sendHeartbeats(t.Context(), time.Millisecond)
+	api.answer = func(_ string, w http.ResponseWriter) {
+		refuse(w, http.StatusBadRequest, "ValidationError", "No active Lifecycle Action found with instance ID i-0123456789abcdef0")
+	}
+	must.NoError(t, h.complete(t.Context()))
+	check.Is(t, false, h.needsHeartbeat())
 }
 
 // TestMain sets a proxy, which net/http reads only once. Requests to loopback addresses never use it.
