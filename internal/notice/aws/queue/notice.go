@@ -22,6 +22,9 @@ const (
 	defaultHookTimeout = time.Hour
 	// defaultWindow is the length of a scheduled event that has no end.
 	defaultWindow = time.Hour
+	// maxWindow limits the length of a scheduled event. A wrong end, thousands of years away, would overflow the time when its
+	// notice has ended.
+	maxWindow = 365 * 24 * time.Hour
 )
 
 // NoticeID returns the ID of the notice for an instance. Messages of the same kind, and of the same hook or scheduled
@@ -114,7 +117,7 @@ func (e *Event) NewNotice(instance string, hookTimeout time.Duration) notice.Not
 		n.Type, _ = noticeaws.TypeOfEvent(e.Code, "")
 		n.NotBefore, n.Description = e.Starts, "scheduled event "+e.Code
 		if length := e.Ends.Sub(e.Starts); !e.Starts.IsZero() && length > 0 && n.Type != notice.Freeze {
-			n.Duration = length
+			n.Duration = min(length, maxWindow)
 		}
 		if e.Starts.IsZero() {
 			n.NoticePeriod = defaultWindow // AWS announces these events days ahead

@@ -181,6 +181,16 @@ func FuzzParseNamesOnlyValidInstances(f *testing.F) {
 	})
 }
 
+func TestEventWithAFarEndHasNotEnded(t *testing.T) {
+	e := Event{Kind: ScheduledEvent, Code: "AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED", Starts: at, Ends: time.Date(9998, 1, 1, 0, 0, 0, 0, time.UTC)}
+	n := e.NewNotice("i-0a", 0)
+	for _, now := range []time.Duration{-time.Hour, time.Hour} {
+		if HasEnded(n, n.NotBefore, at.Add(-time.Hour), at.Add(now)) {
+			t.Errorf("ended %v after its start, with a length of %v", now, n.Duration)
+		}
+	}
+}
+
 func TestNoticeEndsOnlyOnceItsNodeOutlivedIt(t *testing.T) {
 	spot := notice.Notice{ID: string(SpotInterruption), Type: notice.Preempt, Duration: -time.Second}
 	retirement := notice.Notice{ID: newID(ScheduledEvent, "arn"), Type: notice.Terminate}
