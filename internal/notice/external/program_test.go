@@ -88,6 +88,7 @@ func TestI10BadLocationIsNamedWithItsValue(t *testing.T) {
 		`name "-"`:                     {"-", "exec:/x"},
 		`name "abcdefghijklmnopqrstu"`: {"abcdefghijklmnopqrstu", "exec:/x"},
 		`name "gke"`:                   {"gke", "exec:/x"},
+		`name "aws-queue"`:             {"aws-queue", "exec:/x"},
 		`"exec:x"`:                     {"x", "exec:x"},
 		`"/x"`:                         {"x", "/x"},
 		`"http://"`:                    {"x", "http://"},

@@ -74,8 +74,8 @@ type backend interface {
 
 var validName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,18}[a-z0-9])?$`)
 
-// reservedNames are the names of the agent's other sources.
-var reservedNames = regexp.MustCompile(`^(azure|aws|gce-.*|gke|condition|request)$`)
+// reservedNames are the names of Slipway's other sources.
+var reservedNames = regexp.MustCompile(`^(azure|aws|` + notice.AWSQueue + `|gce-.*|gke|condition|request)$`)
 
 const execPrefix = "exec:"
 
