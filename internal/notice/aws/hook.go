@@ -55,16 +55,23 @@ type hookState struct {
 	timeout time.Duration
 }
 
+// What AWS allows for lifecycle hooks.
 const (
-	// maxHookHold and maxHookTimeouts limit how long heartbeats can keep an instance: the lesser of 48 hours and 100
-	// times the timeout of the hook.
-	maxHookHold     = 48 * time.Hour
+	// DefaultHookTimeout is the timeout that AWS gives a lifecycle hook, and MinHookTimeout the shortest one that a hook can have.
+	DefaultHookTimeout = time.Hour
+	MinHookTimeout     = 30 * time.Second
+	// MaxHookHold is the longest time that heartbeats can keep an instance.
+	MaxHookHold = 48 * time.Hour
+	// maxHookTimeouts is how many timeouts of the hook heartbeats can keep an instance.
 	maxHookTimeouts = 100
+)
 
+// MinHeartbeatInterval is the least time between two heartbeats.
+const MinHeartbeatInterval = time.Second
+
+const (
 	minHookRetry = 2 * time.Second
 	maxHookRetry = time.Minute
-	// minHeartbeatInterval is the least time between two heartbeats. The shortest timeout of a hook is 30 s.
-	minHeartbeatInterval = time.Second
 
 	terminatingTransition = "autoscaling:EC2_INSTANCE_TERMINATING"
 )
@@ -77,8 +84,8 @@ func NewHook(o HookOptions) *Hook {
 	return &Hook{options: o, api: newAutoScaling(o.Endpoint, o.Metadata), log: o.Log, changed: make(chan struct{}, 1)}
 }
 
-// maxHold returns how long heartbeats can keep an instance.
-func maxHold(timeout time.Duration) time.Duration { return min(maxHookHold, maxHookTimeouts*timeout) }
+// MaxHold returns how long heartbeats can keep an instance if its hook has this timeout.
+func MaxHold(timeout time.Duration) time.Duration { return min(MaxHookHold, maxHookTimeouts*timeout) }
 
 func (h *Hook) state() hookState {
 	h.mu.Lock()
@@ -179,10 +186,10 @@ func (h *Hook) find(ctx context.Context) error {
 	case name == "" || !isDenied(err):
 		return explainLookup(err, "--asg-hook")
 	default: // the names are enough
-		h.log.Warn("cannot read the timeout of the lifecycle hook, assuming the default", "hook", name, "err", err, "timeout", defaultHookTimeout.String())
+		h.log.Warn("cannot read the timeout of the lifecycle hook, assuming the default", "hook", name, "err", err, "timeout", DefaultHookTimeout.String())
 	}
 	if timeout <= 0 {
-		timeout = defaultHookTimeout
+		timeout = DefaultHookTimeout
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -252,9 +259,9 @@ func (h *Hook) sendHeartbeats(ctx context.Context, drainTime time.Duration) {
 	if drainTime == 0 {
 		drainTime = timeout
 	}
-	end := time.Now().Add(min(drainTime, maxHold(timeout)))
+	end := time.Now().Add(min(drainTime, MaxHold(timeout)))
 	for h.needsHeartbeat() {
-		pause := max(timeout/2, minHeartbeatInterval)
+		pause := max(timeout/2, MinHeartbeatInterval)
 		_, err := h.api.call(ctx, "RecordLifecycleActionHeartbeat", h.actionParameters())
 		refused := (*apiError)(nil)
 		switch {

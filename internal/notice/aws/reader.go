@@ -238,14 +238,6 @@ func (r *asgReader) read(ctx context.Context) (snapshot notice.Snapshot, changed
 	return snapshot, err == nil, err
 }
 
-const (
-	// defaultHookTimeout is the timeout that AWS gives a lifecycle hook.
-	defaultHookTimeout = time.Hour
-	// noHookTimeout is the time for the drain if the group has no hook for terminations. AWS then guarantees no time. It is the
-	// shortest timeout that a hook can have.
-	noHookTimeout = 30 * time.Second
-)
-
 // maxStateBytes limits the name of a state. The longest real one has 17 bytes.
 const maxStateBytes = 64
 
@@ -266,16 +258,16 @@ func (r *asgReader) parse(body []byte, hook hookState) (notice.Snapshot, error) 
 	n.NotApprovable = r.hook == nil || hook.off
 	n.NoticePeriod = r.hookTimeout
 	if n.NoticePeriod == 0 {
-		n.NoticePeriod = defaultHookTimeout
+		n.NoticePeriod = DefaultHookTimeout
 		if hook.timeout > 0 {
 			n.NoticePeriod = hook.timeout
 		}
 	}
 	switch {
 	case hook.missing:
-		n.NoticePeriod = noHookTimeout
+		n.NoticePeriod = MinHookTimeout // AWS guarantees no time
 	case hook.timeout > 0:
-		n.NoticePeriod = min(n.NoticePeriod, maxHold(hook.timeout))
+		n.NoticePeriod = min(n.NoticePeriod, MaxHold(hook.timeout))
 	}
 	n.Description = "the Auto Scaling group terminates the instance"
 	s.Notices = []notice.Notice{n}

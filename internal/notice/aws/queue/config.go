@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	noticeaws "github.com/slipway-dev/slipway/internal/notice/aws"
 )
 
 // Config configures the queue mode. NewDefaultConfig returns the defaults.
@@ -75,13 +77,11 @@ const (
 	DefaultWaitTime         = 20 * time.Second
 )
 
-// The limits of SQS and Auto Scaling.
+// The limits of workers and of SQS.
 const (
-	maxWorkers     = 1000
-	minVisibility  = time.Second
-	maxVisibility  = 12 * time.Hour // ChangeMessageVisibility
-	minHookTimeout = 30 * time.Second
-	maxHookHold    = 48 * time.Hour
+	maxWorkers    = 1000
+	minVisibility = time.Second
+	maxVisibility = 12 * time.Hour // ChangeMessageVisibility
 )
 
 // NewDefaultConfig returns the configuration with the defaults of all flags.
@@ -146,9 +146,9 @@ func (c *Config) Validate() error {
 		{"visibility", c.Visibility, false, minVisibility, maxVisibility},
 		{"parked-visibility", c.ParkedVisibility, false, minVisibility, maxVisibility},
 		{"wait-time", c.WaitTime, true, 0, 20 * time.Second},
-		{"hook-timeout", c.HookTimeout, true, minHookTimeout, maxHookHold},
-		{"heartbeat-interval", c.HeartbeatInterval, true, time.Second, maxHookHold},
-		{"heartbeat-until", c.HeartbeatUntil, true, time.Second, maxHookHold},
+		{"hook-timeout", c.HookTimeout, true, noticeaws.MinHookTimeout, noticeaws.MaxHookHold},
+		{"heartbeat-interval", c.HeartbeatInterval, true, time.Second, noticeaws.MaxHookHold},
+		{"heartbeat-until", c.HeartbeatUntil, true, time.Second, noticeaws.MaxHookHold},
 		{"completion-delay", c.CompletionDelay, true, 0, time.Hour},
 	} {
 		if (d.value < d.min || d.value > d.max) && !(d.zero && d.value == 0) {

@@ -19,8 +19,6 @@ import (
 )
 
 const (
-	// maxHookTimeouts limits how long heartbeats can keep an instance, together with maxHookHold: 100 timeouts of the hook.
-	maxHookTimeouts = 100
 	// hookRequestTimeout is the timeout of one request to Auto Scaling, with the retries of the SDK.
 	hookRequestTimeout = 10 * time.Second
 	// hookTimeoutAge is how long the timeout of a hook is remembered, and failedTimeoutAge how long the assumed one is after a
@@ -30,8 +28,6 @@ const (
 	maxHookTimeoutsRead = 1000
 	// unknownTimeoutInterval is the longest time between two heartbeats while the timeout is unknown after a failed request.
 	unknownTimeoutInterval = 15 * time.Second
-	// minHeartbeatInterval is the least time between two heartbeats. The shortest timeout of a hook is 30 s.
-	minHeartbeatInterval = time.Second
 )
 
 // Hooks completes lifecycle hooks, and keeps them waiting by heartbeats. It is safe for concurrent use.
@@ -94,7 +90,7 @@ func (h *Hooks) readTimeout(ctx context.Context, hook Hook) hookTimeout {
 		select {
 		case <-running:
 		case <-ctx.Done():
-			return hookTimeout{timeout: defaultHookTimeout, isAssumed: true}
+			return hookTimeout{timeout: noticeaws.DefaultHookTimeout, isAssumed: true}
 		}
 	}
 }
@@ -106,7 +102,7 @@ func (h *Hooks) requestTimeout(ctx context.Context, hook Hook, key [2]string) ho
 	out, err := h.api.DescribeLifecycleHooks(limited, &autoscaling.DescribeLifecycleHooksInput{
 		AutoScalingGroupName: &hook.Group, LifecycleHookNames: []string{hook.Name},
 	})
-	read := hookTimeout{timeout: defaultHookTimeout, readAt: time.Now(), isAssumed: err != nil}
+	read := hookTimeout{timeout: noticeaws.DefaultHookTimeout, readAt: time.Now(), isAssumed: err != nil}
 	switch {
 	case err != nil:
 		h.log.Warn("cannot read the timeout of the lifecycle hook, assuming the default", "group", hook.Group, "hook", hook.Name, "timeout", read.timeout.String(), "err", err)
@@ -138,7 +134,7 @@ func (h *Hooks) KeepsWaiting() bool { return !h.config.NoHeartbeats && h.config.
 
 // maxHold returns how long heartbeats can keep an instance.
 func (h *Hooks) maxHold(timeout time.Duration) time.Duration {
-	most := min(maxHookHold, maxHookTimeouts*timeout)
+	most := noticeaws.MaxHold(timeout)
 	if h.config.HeartbeatUntil > 0 {
 		most = min(most, max(timeout, h.config.HeartbeatUntil))
 	}
@@ -161,7 +157,7 @@ func (h *Hooks) SendHeartbeats(ctx context.Context, hook Hook, instance string) 
 		if read.isAssumed {
 			read = h.readTimeout(ctx, hook)
 		}
-		pause := cmp.Or(h.config.HeartbeatInterval, max(read.timeout/2, minHeartbeatInterval))
+		pause := cmp.Or(h.config.HeartbeatInterval, max(read.timeout/2, noticeaws.MinHeartbeatInterval))
 		switch err := h.sendHeartbeat(ctx, hook, instance); {
 		case ctx.Err() != nil:
 			return
@@ -170,7 +166,7 @@ func (h *Hooks) SendHeartbeats(ctx context.Context, hook Hook, instance string) 
 			return
 		case err != nil:
 			h.log.Warn("cannot send a heartbeat for the lifecycle hook, will retry", "instance", instance, "hook", hook.Name, "err", err)
-			pause = max(pause/4, minHeartbeatInterval)
+			pause = max(pause/4, noticeaws.MinHeartbeatInterval)
 		default:
 			h.metrics.Heartbeats.Inc()
 			h.log.Info("sent a heartbeat for the lifecycle hook", "instance", instance, "group", hook.Group, "hook", hook.Name)

@@ -18,8 +18,6 @@ const SourceName = notice.AWSQueue
 const (
 	// interruptionPeriod is how long before the interruption AWS sends a SpotInterruption or CapacityReservation.
 	interruptionPeriod = 2 * time.Minute
-	// defaultHookTimeout is the timeout that AWS gives a lifecycle hook.
-	defaultHookTimeout = time.Hour
 	// defaultWindow is the length of a scheduled event that has no end.
 	defaultWindow = time.Hour
 	// maxWindow limits the length of a scheduled event. A wrong end, thousands of years away, would overflow the time when its
@@ -80,7 +78,7 @@ func (e *Event) IsExpired(now time.Time) bool {
 // IsHookExpired reports whether a lifecycle hook cannot wait any more that was announced at a time; zero is unknown. Both times
 // are by the clock of AWS.
 func IsHookExpired(announced, now time.Time) bool {
-	return !announced.IsZero() && now.Sub(announced) > maxHookHold
+	return !announced.IsZero() && now.Sub(announced) > noticeaws.MaxHookHold
 }
 
 // NewNotice returns the notice for one instance of an interruption. hookTimeout is how long a drain for a lifecycle hook may
