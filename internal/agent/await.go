@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/slipway-dev/slipway/internal/notice"
 )
 
 // awaitPollInterval is the pause between two checks of a notice's drain.
@@ -48,7 +50,7 @@ type drainStatus struct {
 // checkOrRetryDrain returns the drain status of a notice. If again is true and the drain gave up, it starts the drain
 // again.
 func (a *Agent) checkOrRetryDrain(source, id string, retryFailed bool) drainStatus {
-	h := a.notices[claimOwner(source, id)]
+	h := a.notices[notice.ClaimOwner(source, id)]
 	if h == nil || h.Notice.Source != source || h.Decision.Reason == "" {
 		return drainStatus{}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/slipway-dev/slipway/internal/cordon"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/notice"
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
@@ -51,16 +52,13 @@ func (c *claim) markOutdated() {
 	}
 }
 
-// claimOwner returns the name under which a notice owns its cordon claim.
-func claimOwner(source, id string) string { return source + "-" + id }
-
 // readyLabel is the label value of a node that needs no drain before the interruption.
 const readyLabel cordon.Phase = "ready"
 
 // drainedNodesSelector returns a label selector for nodes that are drained for the notice, or that need no drain for
 // it.
 func drainedNodesSelector(source, id string) string {
-	return fmt.Sprintf("%s in (%s,%s)", cordon.LabelKey(claimOwner(source, id)), cordon.Drained, readyLabel)
+	return fmt.Sprintf("%s in (%s,%s)", cordon.LabelKey(notice.ClaimOwner(source, id)), cordon.Drained, readyLabel)
 }
 
 // buildClaimSpec returns the cordon claim that the notice h needs on the Node.
@@ -192,7 +190,7 @@ func (a *Agent) sendClaim(ctx context.Context, h *noticeState, r cordon.ClaimSpe
 	for _, name := range r.ReplacedOwners {
 		ended[name].claim.state = claimUncertain
 	}
-	out, err := a.claimWriter.WriteClaim(ctx, claimOwner(h.Notice.Source, h.Notice.ID), r)
+	out, err := a.claimWriter.WriteClaim(ctx, notice.ClaimOwner(h.Notice.Source, h.Notice.ID), r)
 	if out.Node != nil {
 		a.nodeVersion, a.unschedulable = out.Node.ResourceVersion, out.Node.Spec.Unschedulable
 	}
@@ -275,7 +273,7 @@ func (a *Agent) removeClaim(ctx context.Context, h *noticeState) error {
 	}
 	began := time.Now()
 	h.claim.state = claimUncertain
-	out, err := a.claimWriter.RemoveClaim(ctx, claimOwner(h.Notice.Source, h.Notice.ID))
+	out, err := a.claimWriter.RemoveClaim(ctx, notice.ClaimOwner(h.Notice.Source, h.Notice.ID))
 	if cordon.IsUnreadableError(err) {
 		a.log.Error("cannot parse the record of a notice that has ended; the record stays", "err", err)
 		err = nil

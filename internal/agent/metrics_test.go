@@ -89,7 +89,7 @@ func TestAgentRecordsCanBeReportedByOthers(t *testing.T) {
 	}
 	state, err := json.Marshal(&h)
 	must.NoError(t, err)
-	name := claimOwner(h.Notice.Source, h.Notice.ID)
+	name := notice.ClaimOwner(h.Notice.Source, h.Notice.ID)
 	record, err := json.Marshal(cordon.Record{Owner: name, Since: seen, State: state})
 	must.NoError(t, err)
 	reports, problems := report.ReadReports(map[string]string{cordon.AnnotationKey(name): string(record)})

@@ -197,7 +197,7 @@ func (a *Agent) takeInitialOrReadNode(ctx context.Context) (*kubeapi.Node, error
 // other owners, such as a manager.
 func (a *Agent) resumeNoticeFromRecord(r cordon.Record) {
 	var h noticeState
-	if err := json.Unmarshal(r.State, &h); err != nil || h.Notice.ID == "" || claimOwner(h.Notice.Source, h.Notice.ID) != r.Owner {
+	if err := json.Unmarshal(r.State, &h); err != nil || h.Notice.ID == "" || notice.ClaimOwner(h.Notice.Source, h.Notice.ID) != r.Owner {
 		a.log.Info("the node has a cordon claim of another owner", "owner", r.Owner, "reason", r.Reason)
 		return
 	}

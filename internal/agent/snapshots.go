@@ -116,7 +116,7 @@ func (a *Agent) reportUnreadable(source string, parts []notice.Problem) {
 
 func (a *Agent) mergeSnapshot(s notice.Snapshot) {
 	for _, n := range s.Notices {
-		key := claimOwner(n.Source, n.ID)
+		key := notice.ClaimOwner(n.Source, n.ID)
 		h := a.notices[key]
 		if h == nil {
 			h = &noticeState{Seen: SeenTimes{First: a.findFirstSeen(n, s)}}

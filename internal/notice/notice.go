@@ -106,6 +106,9 @@ type Notice struct {
 	Description   string
 }
 
+// ClaimOwner returns the owner name in the agent's cordon claim for a notice.
+func ClaimOwner(source, id string) string { return source + "-" + id }
+
 // EffectiveType returns PodType, or Type if PodType is empty. The agent uses it for the pods, the taint and
 // notifications.
 func (n Notice) EffectiveType() Type { return cmp.Or(n.PodType, n.Type) }

@@ -507,7 +507,7 @@ func (a *fakeAgent) change(change func(annotations map[string]string)) {
 
 // record records the phase of a notice. The first record of a drain counts the drain.
 func (a *fakeAgent) record(n notice.Notice, phase string) {
-	owner, now := report.ClaimOwner(n.Source, n.ID), a.w.wall(time.Now())
+	owner, now := notice.ClaimOwner(n.Source, n.ID), a.w.wall(time.Now())
 	state, _ := json.Marshal(map[string]any{
 		"notice": n, "phase": phase, "seen": map[string]any{"first": now}, "decision": map[string]any{"deadline": now.Add(time.Minute), "reason": "test"},
 	})
@@ -526,7 +526,7 @@ func (a *fakeAgent) removeEnded(now map[string]notice.Notice) {
 		reports, _ := report.ReadReports(annotations)
 		for _, r := range reports {
 			if _, listed := now[r.ID]; !listed {
-				delete(annotations, cordon.AnnotationKey(report.ClaimOwner(r.Source, r.ID)))
+				delete(annotations, cordon.AnnotationKey(notice.ClaimOwner(r.Source, r.ID)))
 			}
 		}
 	})

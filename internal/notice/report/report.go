@@ -27,9 +27,6 @@ type Report struct {
 	Phase string
 }
 
-// ClaimOwner returns the owner name in the agent's cordon claim for a notice.
-func ClaimOwner(source, id string) string { return source + "-" + id }
-
 // recordState holds the fields of the agent's record that this package reads.
 type recordState struct {
 	Notice   notice.Notice `json:"notice"`
@@ -57,7 +54,7 @@ func ReadReports(annotations map[string]string) (reports []Report, problems []er
 			problems = append(problems, fmt.Errorf("record of %q: state: %w", r.Owner, err))
 			continue
 		}
-		if s.Notice.ID == "" || s.Notice.Type == "" || !strings.EqualFold(r.Owner, ClaimOwner(s.Notice.Source, s.Notice.ID)) {
+		if s.Notice.ID == "" || s.Notice.Type == "" || r.Owner != notice.ClaimOwner(s.Notice.Source, s.Notice.ID) {
 			continue
 		}
 		reports = append(reports, Report{Notice: s.Notice, Deadline: s.Decision.Deadline, Forced: s.Decision.Forced, Seen: s.Seen.First, Phase: s.Phase})
@@ -83,7 +80,7 @@ func MayBeActive(annotations map[string]string, source, id string) bool {
 // which may stay forever. So a false result does not prove that the notice has ended (I7: unknown is not gone).
 func HasRecord(annotations map[string]string, source, id string) bool {
 	reports, _ := ReadReports(annotations)
-	_, there := annotations[cordon.AnnotationKey(ClaimOwner(source, id))]
+	_, there := annotations[cordon.AnnotationKey(notice.ClaimOwner(source, id))]
 	return there || containsNotice(reports, source, id)
 }
 

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"strings"
 	"testing"
 	"time"
 )
@@ -13,6 +14,7 @@ func TestReportIsReadFromAgentRecord(t *testing.T) {
 	reports, problems := ReadReports(map[string]string{
 		"cordon.slipway.dev/azure-e1":     preempt,
 		"cordon.slipway.dev/retirement-7": `{"owner":"retirement-7","since":"2026-01-01T00:00:00Z"}`,
+		"cordon.slipway.dev/azure-E2":     strings.NewReplacer(`"azure-e1"`, `"azure-E2"`, `"e1"`, `"e2"`).Replace(preempt), // the agent skips it, too
 		"cordon.slipway.dev/other":        `{"owner":"other","since":"2026-01-01T00:00:00Z","state":{"some":"thing"}}`,
 		"example.com/note":                "mine",
 	})
