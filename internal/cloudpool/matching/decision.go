@@ -116,6 +116,10 @@ func ChooseMachinesToRemove(q DecisionInput) (*Decision, error) {
 		return d, nil
 	}
 	candidates := d.findRemovableMembers(&q)
+	if reason := explainMissingNodes(q.Pairing, candidates); reason != "" {
+		d.Unclear = []string{reason}
+		return d, nil
+	}
 	d.chooseMachinesWithoutNode(candidates, q.Rules.Groups)
 	if len(d.Victims) == d.Excess() {
 		return d, nil
@@ -163,6 +167,20 @@ func FindProtectingRule(m *Member, q *DecisionInput) (rule, text string) {
 		return RuleRegistering, fmt.Sprintf("machine %s has the unknown state %q", m.Machine.ID, m.Machine.State)
 	}
 	return "", ""
+}
+
+// explainMissingNodes returns why the pool may belong to another cluster: no machine of the pool has a Node, although one
+// of the candidates should have registered. The machines may then run pods. It returns "" if a machine has a Node.
+func explainMissingNodes(pairing *Pairing, candidates []*Member) string {
+	if slices.ContainsFunc(pairing.Members, func(m Member) bool { return m.Node != nil }) {
+		return ""
+	}
+	i := slices.IndexFunc(candidates, func(m *Member) bool { return m.Machine.State == api.Running })
+	if i < 0 {
+		return ""
+	}
+	return fmt.Sprintf("no machine of the pool has a node in this cluster, although machine %s is running: check that the kubeconfig names the "+
+		"pool's cluster; if it does, terminate the machines that register no node at the pool's server or in their cloud", candidates[i].Machine.ID)
 }
 
 func (d *Decision) addSkipped(m *Member, p SkippedMachine) {

@@ -248,6 +248,25 @@ func TestI7UnidentifiedNodesProtectMachinesWithoutNode(t *testing.T) {
 	}
 }
 
+// TestI7PoolOfOtherClusterIsNotTerminated has nodes that are known to be other machines, as in another cluster. The pool's
+// machines may then run pods in their own cluster.
+func TestI7PoolOfOtherClusterIsNotTerminated(t *testing.T) {
+	pending := newMachine(3, api.Pending, "")
+	machines := []api.Machine{newMachine(1, api.Running, ""), newMachine(2, api.Running, ""), pending}
+	other := newNode("other", "openstack:///"+newUUID(9), "")
+	for name, nodes := range map[string][]*corev1.Node{"other nodes": {other}, "no nodes": nil} {
+		d, err := ChooseMachinesToRemove(newQuestion(1, machines, nodes))
+		check.Not(t, err != nil || len(d.Victims) > 0, "%s: victims %q, %v; want none", name, victimNumbers(d), err)
+		check.Contains(t, d.ExplainShortfall(), newUUID(1), "check that the kubeconfig names the pool's cluster", "terminate the machines that register no node")
+	}
+	d, err := ChooseMachinesToRemove(newQuestion(1, machines, []*corev1.Node{other, newNode("n2", "openstack:///"+newUUID(2), "")}))
+	check.Not(t, err != nil || victimNumbers(d) != "3 1", "one machine has a node: victims %q, %v", victimNumbers(d), err)
+	d, err = ChooseMachinesToRemove(newQuestion(0, []api.Machine{pending}, []*corev1.Node{other}))
+	check.Not(t, err != nil || victimNumbers(d) != "3", "a machine that never ran: victims %q, %v", victimNumbers(d), err)
+	d, err = ChooseMachinesToRemove(newQuestion(3, machines, []*corev1.Node{other}))
+	check.Not(t, err != nil || len(d.Unclear) > 0, "the pool has the size already: unclear %q, %v", d.Unclear, err)
+}
+
 func TestI5MachinesWithoutNodeKeepGroupMinimum(t *testing.T) {
 	machines := []api.Machine{newMachine(1, api.Running, ""), newMachine(2, api.Running, ""), newMachine(3, api.Pending, ""), newMachine(4, api.Pending, "")}
 	nodes := []*corev1.Node{newNode("n1", "openstack:///"+newUUID(1), ""), newNode("n2", "openstack:///"+newUUID(2), "")}

@@ -40,6 +40,8 @@ func (c *Config) migrationNotes() []string {
 		kube = "--kubeconfig FILE with clientCertPath, clientKeyPath and caCertPath (without it, the pod's ServiceAccount is used)"
 	}
 	return []string{
+		"Set the kubeconfig's current-context to the cluster " + redactURL(c.APIServer.URL) + " (apiServer.url). The commands below use the " +
+			"current-context. The tool ignored it and found the cluster by the URL.",
 		"slipway manager --install-crds " + kube + " --cloud-config THIS",
 		fmt.Sprintf("slipway cloudpool %s --cloud-config THIS --namespace slipway --listen :8080 --tls-cert-file … --tls-private-key-file … "+
 			"--client-ca-file … --read-timeout %s --backend-timeout %s --policy LeastLoaded", kube, c.Server.Timeout, c.Backend.Timeout),
