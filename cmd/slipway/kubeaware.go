@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"net/http"
 	"net/url"
 	"os"
 	"time"
@@ -153,20 +154,40 @@ func newManagerConfig(front *cloudpool.Config, f *kubeaware.Flags, backendHash s
 	return m
 }
 
+// The timeout for reading the list of the backend's pools at start, and the pause between two requests.
+const (
+	poolListTimeout = 10 * time.Second
+	poolListPause   = time.Second
+)
+
 // detectPoolConfig returns the provider configuration of the backend. It asks the server whether the server has one
-// pool or several. A server that does not answer counts as one pool.
+// pool or several.
 func detectPoolConfig(ctx context.Context, c *kubeaware.Config, log *slog.Logger) (provider.Config, error) {
 	several, err := provider.New(c.ToPoolConfig(true), provider.Options{})
 	if err != nil {
 		return provider.Config{}, err
 	}
-	ask, cancel := context.WithTimeout(ctx, 5*time.Second)
+	names := listBackendPools(ctx, several.Groups, log.With("backend", c.Backend.URL))
+	return c.ToPoolConfig(len(names) > 0), nil
+}
+
+// listBackendPools returns the names of the backend's pools. It returns none if the backend serves a single pool: it
+// then answers 404, or an empty list. After another error it asks again, because all paths of the other pools would be
+// unknown until a restart. If the errors continue, it assumes a single pool.
+func listBackendPools(ctx context.Context, list func(context.Context) ([]string, error), log *slog.Logger) []string {
+	ctx, cancel := context.WithTimeout(ctx, poolListTimeout)
 	defer cancel()
-	names, err := several.Groups(ask)
-	if err != nil && wire.AsStatusError(err) == nil {
-		log.Warn("the backend did not answer the list of pools, assuming a single pool", "backend", c.Backend.URL, "err", err)
+	for {
+		names, err := list(ctx)
+		status := wire.AsStatusError(err)
+		if err == nil || status != nil && status.Code == http.StatusNotFound {
+			return names
+		}
+		if !elapsed.Sleep(ctx, poolListPause) {
+			log.Warn("the backend did not list its pools, assuming a single pool: if it has several, restart this process", "err", err)
+			return nil
+		}
 	}
-	return c.ToPoolConfig(err == nil && len(names) > 0), nil
 }
 
 // newKubeAPIClient returns a kubeapi client, which the drain engine uses, for a client-go configuration.

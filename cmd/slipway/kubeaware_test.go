@@ -1,14 +1,18 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
 	"github.com/slipway-dev/slipway/internal/compat/kubeaware"
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
@@ -45,5 +49,38 @@ func TestProxyAndManagerAgreeOnSystemLocalStorage(t *testing.T) {
 	front := c.ToCloudpoolConfig(f)
 	if managed := newManagerConfig(&front, f, c.BackendHash()); !front.SystemLocalStorage || !managed.SystemLocalStorage {
 		t.Errorf("SystemLocalStorage: proxy %t, manager %t; want both", front.SystemLocalStorage, managed.SystemLocalStorage)
+	}
+}
+
+// TestOnlyNotFoundMeansSinglePool: a backend with several pools that counts as a single one answers 404 to all paths of
+// its pools until a restart.
+func TestOnlyNotFoundMeansSinglePool(t *testing.T) {
+	status := func(code int) error { return fmt.Errorf("pools: %w", &wire.StatusError{Code: code}) }
+	for name, tt := range map[string]struct {
+		answers []error // nil is the list; the last one repeats
+		pools   int
+		warns   bool
+	}{
+		"several pools":         {[]error{nil}, 2, false},
+		"single pool":           {[]error{status(404)}, 0, false},
+		"unavailable at first":  {[]error{status(503), status(429), status(500), status(401), errors.New("refused"), nil}, 2, false},
+		"single after an error": {[]error{status(502), status(404)}, 0, false},
+		"stays unavailable":     {[]error{status(503)}, 0, true},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			asked := 0
+			var log bytes.Buffer
+			names := listBackendPools(t.Context(), func(context.Context) ([]string, error) {
+				err := tt.answers[min(asked, len(tt.answers)-1)]
+				asked++
+				if err != nil {
+					return nil, err
+				}
+				return []string{"a", "b"}, nil
+			}, slog.New(slog.NewTextHandler(&log, nil)))
+			if warns := strings.Contains(log.String(), "restart this process"); len(names) != tt.pools || warns != tt.warns {
+				t.Errorf("%s: pools %q, logged %q; want %d pools, and a warning: %t", name, names, &log, tt.pools, tt.warns)
+			}
+		})
 	}
 }
