@@ -107,7 +107,11 @@ func (w *vmssPodWatcher) run(ctx context.Context, c manager.Config, cmd *cobra.C
 			return manager.Clouds{}, err
 		}
 		go w.followPoolScaleSet(ctx)
-		return w.tool.MergeIntoClouds(cmp.Or(w.tool.Subscription, w.scaleSet.Load().Subscription), base), nil
+		clouds, warnings := w.tool.MergeIntoClouds(w.scaleSet.Load().Subscription, base)
+		for _, text := range warnings {
+			w.log.Warn(text, "inputOf", vmsspodwatcher.Tool)
+		}
+		return clouds, nil
 	}
 	return manager.Run(ctx, c, start.Version(), cmd.ErrOrStderr())
 }

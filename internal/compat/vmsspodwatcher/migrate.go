@@ -6,6 +6,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/slipway-dev/slipway/internal/cloud/azure"
 	"github.com/slipway-dev/slipway/internal/compat"
 	"github.com/slipway-dev/slipway/internal/manager"
 )
@@ -114,5 +115,7 @@ func (m Migration) ToFile() ([]byte, error) {
 
 // ToCloudConfig returns the content of a file for --cloud-config.
 func (m Migration) ToCloudConfig() ([]byte, error) {
-	return yaml.Marshal(m.Config.MergeIntoClouds(m.ScaleSetID.Subscription, manager.Clouds{}))
+	at := manager.AzureCloud{Config: azure.Config{Subscription: m.ScaleSetID.Subscription}}
+	clouds, _ := m.Config.MergeIntoClouds("", manager.Clouds{Azure: &at})
+	return yaml.Marshal(clouds)
 }

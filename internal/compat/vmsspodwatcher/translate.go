@@ -1,6 +1,10 @@
 package vmsspodwatcher
 
 import (
+	"cmp"
+	"fmt"
+	"strings"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
@@ -72,23 +76,41 @@ func (c *Config) ToNodeGroup(scaleSet string, minimum int32) v1alpha1.NodeGroup 
 	}
 }
 
-// MergeIntoClouds returns base with the Azure configuration of the tool added. Values that base already has stay, such
-// as the Azure cloud and credentials.
-func (c *Config) MergeIntoClouds(subscription string, base manager.Clouds) manager.Clouds {
-	a := manager.AzureCloud{}
+// MergeIntoClouds returns base with the Azure configuration of the tool added. It sets only the fields that base lacks.
+// It returns a warning for each variable that base overrides. subscription applies if base and the tool have none.
+func (c *Config) MergeIntoClouds(subscription string, base manager.Clouds) (merged manager.Clouds, warnings []string) {
+	a, sync := manager.AzureCloud{}, azure.CASSyncConfig{}
 	if base.Azure != nil {
 		a = *base.Azure
 	}
-	if a.Subscription == "" {
-		a.Subscription = subscription
+	if a.CASSync != nil {
+		sync = *a.CASSync
 	}
-	if a.ResourceGroup == "" {
-		a.ResourceGroup = c.ResourceGroup
+	// Without every, only after deletions, because each change restarts the cluster autoscaler.
+	if c.Sync {
+		a.CASSync = &sync
 	}
-	if c.Sync && a.CASSync == nil {
-		// Only after deletions, because each change restarts the cluster autoscaler.
-		a.CASSync = &azure.CASSyncConfig{ResourceGroup: c.ClusterGroup, Cluster: c.Cluster, AgentPool: c.SyncPool}
+	for _, s := range []struct {
+		field, variable string
+		to              *string
+		value           string
+		applies         bool
+	}{
+		{"azure.subscription", envSubscription, &a.Subscription, c.Subscription, true},
+		{"azure.resourceGroup", envGroup, &a.ResourceGroup, c.ResourceGroup, true},
+		{"azure.casSync.resourceGroup", envClusterRG, &sync.ResourceGroup, c.ClusterGroup, c.Sync},
+		{"azure.casSync.cluster", envCluster, &sync.Cluster, c.Cluster, c.Sync},
+		{"azure.casSync.agentPool", envSyncPool, &sync.AgentPool, c.SyncPool, c.Sync},
+	} {
+		switch {
+		case !s.applies:
+		case *s.to == "":
+			*s.to = s.value
+		case s.value != "" && !strings.EqualFold(*s.to, s.value): // Azure ignores letter case
+			warnings = append(warnings, fmt.Sprintf("$%s: %s is ignored, because %s in --cloud-config overrides it with %s", s.variable, s.value, s.field, *s.to))
+		}
 	}
+	a.Subscription = cmp.Or(a.Subscription, subscription)
 	base.Azure = &a
-	return base
+	return base, warnings
 }

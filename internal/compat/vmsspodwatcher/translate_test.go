@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/cloud/azure"
 	"github.com/slipway-dev/slipway/internal/manager"
 	"github.com/slipway-dev/slipway/internal/nodegroup"
@@ -51,14 +52,16 @@ func TestScaleSetOfMostNodesIsUsed(t *testing.T) {
 func TestAutoscalerSyncFollowsDeletionsOnly(t *testing.T) {
 	for _, cooldown := range []string{"COOLDOWN=20", "COOLDOWN=30m", "COOLDOWN="} {
 		c := mustParse(t, "FAKENP_FLAG=true", "AKS_RG=rg", "AKS_NAME=aks", "FAKE_NODEPOOL=fake", cooldown)
-		sync := c.MergeIntoClouds(testSubscription, manager.Clouds{}).Azure.CASSync
+		clouds, _ := c.MergeIntoClouds(testSubscription, manager.Clouds{})
+		sync := clouds.Azure.CASSync
 		check.Not(t, sync == nil || sync.Every != 0, "%s: %+v, want it only after deletions", cooldown, sync)
 	}
 }
 
 func TestEnvironmentExtendsAzureConfig(t *testing.T) {
 	c := mustParse(t, "FAKENP_FLAG=true", "AKS_RG=rg", "AKS_NAME=aks", "FAKE_NODEPOOL=fake", "COOLDOWN=20")
-	got := c.MergeIntoClouds(testSubscription, manager.Clouds{Azure: &manager.AzureCloud{Config: azure.Config{Cloud: "AzureChina"}}})
+	got, warnings := c.MergeIntoClouds(testSubscription, manager.Clouds{Azure: &manager.AzureCloud{Config: azure.Config{Cloud: "AzureChina"}}})
+	check.Len(t, 0, warnings)
 	want := manager.Clouds{Azure: &manager.AzureCloud{
 		Config:  azure.Config{Subscription: testSubscription, ResourceGroup: "MC_rg_aks_westeurope", Cloud: "AzureChina"},
 		CASSync: &azure.CASSyncConfig{ResourceGroup: "rg", Cluster: "aks", AgentPool: "fake"},
@@ -66,6 +69,33 @@ func TestEnvironmentExtendsAzureConfig(t *testing.T) {
 	check.Equal(t, want, got)
 	check.NoError(t, got.Azure.CASSync.Validate())
 	check.NoError(t, check.Err(azure.New(got.Azure.Config, azure.Options{})))
+}
+
+func TestCloudConfigAddsSchedule(t *testing.T) {
+	c := mustParse(t, "FAKENP_FLAG=true", "AKS_RG=rg", "AKS_NAME=aks", "FAKE_NODEPOOL=fake")
+	file := azure.CASSyncConfig{Every: cloud.Duration(time.Hour)}
+	got, warnings := c.MergeIntoClouds(testSubscription, manager.Clouds{Azure: &manager.AzureCloud{CASSync: &file}})
+	check.Len(t, 0, warnings)
+	check.Equal(t, &azure.CASSyncConfig{ResourceGroup: "rg", Cluster: "aks", AgentPool: "fake", Every: cloud.Duration(time.Hour)}, got.Azure.CASSync)
+	check.NoError(t, got.Azure.CASSync.Validate())
+	check.Is(t, azure.CASSyncConfig{Every: cloud.Duration(time.Hour)}, file) // the file is merged again later
+}
+
+func TestOverriddenVariablesAreReported(t *testing.T) {
+	const other = "00000000-0000-0000-0000-000000000002"
+	file := manager.Clouds{Azure: &manager.AzureCloud{
+		Config:  azure.Config{Subscription: other, ResourceGroup: "Other"},
+		CASSync: &azure.CASSyncConfig{ResourceGroup: "RG", Cluster: "other", AgentPool: "other"},
+	}}
+	c := mustParse(t, "AZURE_SUBSCRIPTION_ID="+testSubscription, "FAKENP_FLAG=true", "AKS_RG=rg", "AKS_NAME=aks", "FAKE_NODEPOOL=fake")
+	got, warnings := c.MergeIntoClouds(testSubscription, file)
+	check.Equal(t, file, got)
+	check.Len(t, 4, warnings) // AKS_RG differs only in letter case
+	check.Contains(t, strings.Join(warnings, "\n"), "$VMSS_RG: MC_rg_aks_westeurope is ignored, because azure.resourceGroup in --cloud-config overrides it with Other",
+		"$AZURE_SUBSCRIPTION_ID: "+testSubscription, "$AKS_NAME: aks", "$FAKE_NODEPOOL: fake")
+	c = mustParse(t)
+	_, warnings = c.MergeIntoClouds(testSubscription, file)
+	check.Len(t, 1, warnings) // the sync and the subscription are only in the file
 }
 
 // The tests below are named after faults of the tool. Tests that need a cluster are in dev/e2e/nodegroup.
