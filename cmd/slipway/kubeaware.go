@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -78,10 +80,11 @@ func runKubeaware(ctx context.Context, c *kubeaware.Config, f *kubeaware.Flags, 
 	if err != nil {
 		return err
 	}
-	pools, err := detectPoolConfig(ctx, c, log)
+	pools, served, err := detectPools(ctx, c, log)
 	if err != nil {
 		return err
 	}
+	front.Pools = served
 	provided, err := provider.New(pools, provider.Options{Log: log})
 	if err != nil {
 		return err
@@ -160,15 +163,22 @@ const (
 	poolListPause   = time.Second
 )
 
-// detectPoolConfig returns the provider configuration of the backend. It asks the server whether the server has one
-// pool or several.
-func detectPoolConfig(ctx context.Context, c *kubeaware.Config, log *slog.Logger) (provider.Config, error) {
+// detectPools returns the provider configuration of the backend. If the backend has several pools, it also returns the
+// names of the pools to serve. It skips pools with unusable names, because the tool served the others.
+func detectPools(ctx context.Context, c *kubeaware.Config, log *slog.Logger) (pools provider.Config, served []string, err error) {
 	several, err := provider.New(c.ToPoolConfig(true), provider.Options{})
 	if err != nil {
-		return provider.Config{}, err
+		return provider.Config{}, nil, err
 	}
 	names := listBackendPools(ctx, several.Groups, log.With("backend", c.Backend.URL))
-	return c.ToPoolConfig(len(names) > 0), nil
+	served, refused := cloudpool.SelectPoolNames(names)
+	if len(names) > 0 && len(served) == 0 {
+		return provider.Config{}, nil, fmt.Errorf("backend.url: %s: lists no pool that can be served: %w", c.Backend.URL, errors.Join(refused...))
+	}
+	for _, reason := range refused {
+		log.Warn("a pool of the backend is not served: requests to it get 404", "err", reason)
+	}
+	return c.ToPoolConfig(len(names) > 0), served, nil
 }
 
 // listBackendPools returns the names of the backend's pools. It returns none if the backend serves a single pool: it

@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -14,6 +17,7 @@ import (
 
 	"github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
 	"github.com/slipway-dev/slipway/internal/compat/kubeaware"
+	"github.com/slipway-dev/slipway/internal/testing/check"
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
@@ -82,5 +86,37 @@ func TestOnlyNotFoundMeansSinglePool(t *testing.T) {
 				t.Errorf("%s: pools %q, logged %q; want %d pools, and a warning: %t", name, names, &log, tt.pools, tt.warns)
 			}
 		})
+	}
+}
+
+func TestPoolsWithUnusableNamesAreSkipped(t *testing.T) {
+	long := strings.Repeat("p", 54)
+	for name, tt := range map[string]struct {
+		listed string
+		served []string
+		logged []string
+		fails  string
+	}{
+		"all usable":     {`["http://b/cloudpools/a", "http://b/cloudpools/b"]`, []string{"a", "b"}, nil, ""},
+		"long name":      {`["http://b/cloudpools/a", "http://b/cloudpools/` + long + `"]`, []string{"a"}, []string{long, "want at most 53"}, ""},
+		"same object":    {`["http://b/cloudpools/a.b", "http://b/cloudpools/a-b", "http://b/cloudpools/c"]`, []string{"a-b", "c"}, []string{"a.b", "a-b"}, ""},
+		"none is usable": {`["http://b/cloudpools/` + long + `"]`, nil, nil, "lists no pool that can be served"},
+		"only one pool":  {`[]`, nil, nil, ""},
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, tt.listed) }))
+		c, err := kubeaware.Parse([]byte(`{"apiServer": {"url": "https://k", "auth": {"kubeConfigPath": "/k"}}, "backend": {"url": "` + server.URL + `"}}`))
+		must.NoError(t, err)
+		var log bytes.Buffer
+		pools, served, err := detectPools(t.Context(), &c, slog.New(slog.NewTextHandler(&log, nil)))
+		server.Close()
+		if tt.fails != "" {
+			check.ErrorContains(t, err, tt.fails)
+			continue
+		}
+		check.NoError(t, err)
+		check.Not(t, !slices.Equal(tt.served, served), "%s: serves %q, want %q", name, served, tt.served)
+		check.Is(t, len(tt.served) > 0, pools.Pools[0].Multi, name)
+		check.Contains(t, log.String(), tt.logged...)
+		check.Not(t, len(tt.logged) == 0 && log.Len() > 0, "%s: logged %s", name, &log)
 	}
 }

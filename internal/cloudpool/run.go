@@ -190,19 +190,33 @@ func newServedPools(ctx context.Context, c *Config, in *Dependencies, cluster *c
 // contains the name.
 const maxPoolName = 63 - len("cloudpool-")
 
-// checkPoolNames returns an error if a pool's name does not fit into object names. It also returns an error if two
-// pools would share a path, a Lease or PoolUpdates.
+// checkPoolNames returns an error if a pool's name cannot be served.
 func checkPoolNames(fronts []*httpserver.ServedPool) error {
-	seen := map[string]string{}
+	names := make([]string, 0, len(fronts))
 	for _, f := range fronts {
-		if len(f.Name) > maxPoolName {
-			return fmt.Errorf("pool %s: the name has %d characters: want at most %d, or exclude the pool with --pool and --native", f.Name, len(f.Name), maxPoolName)
-		}
-		key := controller.PoolObjectName(f.Name)
-		if other, twice := seen[key]; twice {
-			return fmt.Errorf("pools %s and %s: the names map to the same object name: want names that differ in more than letter case and punctuation", other, f.Name)
-		}
-		seen[key] = f.Name
+		names = append(names, f.Name)
+	}
+	if _, refused := SelectPoolNames(names); len(refused) > 0 {
+		return fmt.Errorf("%w; or exclude the pool with --pool and --native", errors.Join(refused...))
 	}
 	return nil
+}
+
+// SelectPoolNames returns the names of pools that can be served together. For each other name it returns the reason: the
+// name does not fit into object names, or an earlier pool has the same path, Lease or PoolUpdates.
+func SelectPoolNames(names []string) (usable []string, refused []error) {
+	seen := map[string]string{}
+	for _, name := range names {
+		key := controller.PoolObjectName(name)
+		switch other, twice := seen[key]; {
+		case len(name) > maxPoolName:
+			refused = append(refused, fmt.Errorf("pool %s: the name has %d characters: want at most %d", name, len(name), maxPoolName))
+		case twice:
+			refused = append(refused, fmt.Errorf("pools %s and %s: the names map to the same object name: want names that differ in more than letter case and punctuation", other, name))
+		default:
+			seen[key] = name
+			usable = append(usable, name)
+		}
+	}
+	return usable, refused
 }

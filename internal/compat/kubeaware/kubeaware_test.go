@@ -116,6 +116,23 @@ func TestBothKeySpellingsAreRead(t *testing.T) {
 	check.NoError(t, pool.Validate())
 }
 
+// TestUnusablePoolNameIsReplaced: the tool accepted every URL.
+func TestUnusablePoolNameIsReplaced(t *testing.T) {
+	for name, usable := range map[string]bool{
+		"web": true, "Web_1.a": true, strings.Repeat("p", 53): true, strings.Repeat("p", 54): false, "web-": false, "": false,
+	} {
+		c, err := Parse([]byte(`{` + kube + `, "backend": {"url": "http://b/cloudpools/` + name + `"}}`))
+		must.NoError(t, err)
+		want := "cloudpool-" + c.BackendHash()
+		if usable {
+			want = name
+		}
+		pools := c.ToPoolConfig(false)
+		check.Is(t, want, pools.Pools[0].Name)
+		check.NoError(t, pools.Validate())
+	}
+}
+
 func TestI10StartErrorsMatchTool(t *testing.T) {
 	auth := `"auth": {"kubeConfigPath": "/k"}`
 	for text, want := range map[string]string{

@@ -35,16 +35,18 @@ func (c *Config) BackendHash() string {
 const BackendLabel = "slipway.dev/" + Tool
 
 // poolURLPattern matches the URL of one pool on a server with several pools.
-var poolURLPattern = regexp.MustCompile(`/cloudpools/([A-Za-z0-9][A-Za-z0-9._-]*)/?$`)
+var poolURLPattern = regexp.MustCompile(`/cloudpools/([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)/?$`)
 
 // ToPoolConfig returns the configuration of the cloudpool provider for the backend. multi means that the server has
-// several pools.
+// several pools. A pool with a name that Slipway cannot serve gets a name from the BackendHash.
 func (c *Config) ToPoolConfig(multi bool) provider.Config {
 	pool := provider.PoolConfig{URL: c.Backend.URL, Multi: multi, ComputerName: c.Backend.ComputerName}
 	if !multi {
 		pool.Name = "cloudpool-" + c.BackendHash()
 		if named := poolURLPattern.FindStringSubmatch(c.Backend.URL); named != nil {
-			pool.Name = named[1]
+			if usable, _ := cloudpool.SelectPoolNames(named[1:2]); len(usable) > 0 {
+				pool.Name = usable[0]
+			}
 		}
 	}
 	a := c.Backend.Auth
