@@ -54,13 +54,16 @@ annotations:
 {{- end }}
 
 {{/*
-Returns a setting of the program. Takes a list: root, flag, the default of the flag, and the value to assume if the program
-reads a file that is not in configMap.data. The key in the file is the flag in lower case. It overrides the flag.
+Returns a setting of the program. Takes a list: root, flag, the default of the flag, the value to assume if the program
+reads a file that is not in configMap.data, and the key in the file if it is not the flag in lower case. The key overrides the
+flag, unless it has no value.
 */}}
 {{- define "aksnth.setting" -}}
 {{- $root := index . 0 }}
 {{- $flag := index . 1 }}
 {{- $unseen := index . 3 }}
+{{- $key := lower $flag }}
+{{- if gt (len .) 4 }}{{ $key = index . 4 }}{{ end }}
 {{- $value := default (index . 2) (include "aksnth.flag" (list $root.Values.args $flag)) }}
 {{- with include "aksnth.configFile" $root }}
 {{- $path := clean . }}
@@ -72,8 +75,8 @@ reads a file that is not in configMap.data. The key in the file is the flag in l
 {{- end }}
 {{- if not $seen }}
 {{- $value = $unseen }}
-{{- else if hasKey $file (lower $flag) }}
-{{- $value = get $file (lower $flag) }}
+{{- else if not (kindIs "invalid" (index $file $key)) }}
+{{- $value = index $file $key }}
 {{- end }}
 {{- end }}
 {{- $value }}

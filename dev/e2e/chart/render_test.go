@@ -475,7 +475,7 @@ func TestAgentGracePeriodIncludesStopGrace(t *testing.T) {
 // precedence. A file that the chart does not see may contain anything.
 func TestHandlerGracePeriodIncludesItsSetting(t *testing.T) {
 	t.Parallel()
-	const file = "configMap: {data: {a.yaml: 'graceperiodseconds: 300', b.yaml: 'period: 1s', c.yaml: '['}}\n"
+	const file = "configMap: {data: {a.yaml: 'graceperiodseconds: 300', b.yaml: 'period: 1s', c.yaml: '[', d.yaml: 'graceperiodseconds:'}}\n"
 	for values, want := range map[string]int64{
 		"":                                  10,
 		"args: [-gracePeriodSeconds=600]":   600,
@@ -485,6 +485,7 @@ func TestHandlerGracePeriodIncludesItsSetting(t *testing.T) {
 		file + "args: [-config, /files/a.yaml, -gracePeriodSeconds=20]":      300,
 		file + "args: [-config=/files/b.yaml, -gracePeriodSeconds=20]":       20,
 		file + "args: [-config=/files/c.yaml]":                               600,
+		file + "args: [-config=/files/d.yaml, -gracePeriodSeconds=20]":       20,
 		file + "args: [-config=/elsewhere/a.yaml]":                           600,
 		file + "env: [{name: CONFIG, value: /files/a.yaml}]":                 300,
 		file + "env: [{name: CONFIG, valueFrom: {secretKeyRef: {name: a}}}]": 600,

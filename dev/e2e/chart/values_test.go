@@ -271,6 +271,15 @@ var handlerRefusals = []refusal{
 		"slipway.forcedDrains: false keeps the right to from the handler",
 	},
 	{"another port", "args: [-web.address, ':80']", "args: -web.address=:80: probes, metrics and the NetworkPolicy are of port 17923"},
+	{
+		"deletes without the right, by its file",
+		"{args: [-config=/files/c.yaml, -disableEviction=false], configMap: {data: {c.yaml: 'disableeviction: true'}}, slipway: {image: a, forcedDrains: false}}",
+		"configMap.data: disableeviction: true deletes pods, and slipway.forcedDrains: false keeps the right to from the handler",
+	},
+	{
+		"another port, by its file", "{args: [-config=/files/c.yaml, '-web.address=:17923'], configMap: {data: {c.yaml: 'webhttpaddress: :80'}}}",
+		"configMap.data: webhttpaddress: :80: probes, metrics and the NetworkPolicy are of port 17923",
+	},
 	{"an image of another release", "slipway: {image: a, release: v0.0.9}", "slipway.release: v0.0.9, but this chart is of v0.1.0"},
 	{"a program", "args: [slipway]", `args: "slipway" is no flag`},
 	{"an argument that is not a text", "args: [-podGracePeriodSeconds, 30]", "at '/args/1': got number, want string"},
