@@ -120,6 +120,7 @@ func TestWaitersAreAnsweredAtShutdown(t *testing.T) {
 		text   string
 	}{
 		`{"desiredSize": 2}`: {false, http.StatusServiceUnavailable, "update workers-1 continues"},
+		`{"desiredSize":2}`:  {true, http.StatusInternalServerError, "update workers-1 continues"},
 		`{"desiredSize": 4}`: {true, http.StatusInternalServerError, "this process is shutting down"},
 		`{"desiredSize": 1}`: {true, http.StatusInternalServerError, "this process is shutting down"},
 	} {

@@ -426,7 +426,8 @@ func (s *Server) waitForUpdateOrAnswer(ctx context.Context, w http.ResponseWrite
 	result, err := up.WaitForOutcome(ctx)
 	if err != nil {
 		s.opts.Log.Info("a client stopped waiting; its update continues", "pool", f.Name, "update", up.ID)
-		writeError(w, http.StatusServiceUnavailable, failureMessage(up.Kind), "update "+up.ID+" continues: GET "+updatePath(f.Name, up.ID)+" for its result")
+		s.writeFailure(w, up.Kind, up.MachineID, controller.NewFailuref(controller.ClusterUnavailable, "update %s continues: GET %s for its result",
+			up.ID, updatePath(f.Name, up.ID)))
 		return nil
 	}
 	return result
