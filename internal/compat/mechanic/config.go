@@ -304,37 +304,67 @@ func assignValue(to any, value string) (want string) {
 	return ""
 }
 
-// applyEnvironment sets the configuration from environment variables. A variable is named MECHANIC_ and a key in
-// capitals, which may contain "." or "_". mechanic itself applied a variable only if the file had the key too.
+// applyEnvironment sets the configuration from environment variables. mechanic itself applied a variable only if the file
+// had the key too.
 func (c *Config) applyEnvironment(environ []string) []error {
-	var errs []error
-	names := map[string]setting{}
-	for _, s := range settings {
-		for _, key := range s.keys {
-			upper := envPrefix + strings.ToUpper(key)
-			names[upper], names[strings.ReplaceAll(upper, ".", "_")] = s, s
+	values := map[string]string{}
+	for _, e := range environ {
+		if name, value, _ := strings.Cut(e, "="); strings.HasPrefix(name, envPrefix) && value != "" {
+			values[name] = value
 		}
 	}
-	for _, e := range slices.Sorted(slices.Values(environ)) {
-		name, value, _ := strings.Cut(e, "=")
-		s, known := names[name]
+	var errs []error
+	var known []string
+	for _, s := range settings {
+		names := s.variables()
+		known = append(known, names...)
+		if err := c.applyVariables(s, names, values); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(values)) {
 		switch {
-		case !strings.HasPrefix(name, envPrefix) || value == "":
 		case name == nodeNameVariable:
-			c.NodeName = value
-		case known:
-			if want := assignValue(s.value(c), value); want != "" {
-				errs = append(errs, fmt.Errorf("$%s: %q: want %s", name, value, want))
-			}
-		case !isServiceLink(name):
+			c.NodeName = values[name]
+		case !slices.Contains(known, name) && !isServiceLink(name):
 			text := fmt.Sprintf("$%s: unknown variable, ignored", name)
-			if like := compat.FindClosestName(name, slices.Collect(maps.Keys(names))); like != "" {
+			if like := compat.FindClosestName(name, known); like != "" {
 				text += "; did you mean $" + like + "?"
 			}
 			c.Warnings = append(c.Warnings, text)
 		}
 	}
 	return errs
+}
+
+// variables returns the names of the environment variables of a setting, in the order of its keys. A variable is named
+// MECHANIC_ and a key in capitals, which may contain "." or "_".
+func (s setting) variables() []string {
+	var names []string
+	for _, key := range s.keys {
+		name := envPrefix + strings.ToUpper(key)
+		names = append(names, name, strings.ReplaceAll(name, ".", "_"))
+	}
+	return slices.Compact(names)
+}
+
+// applyVariables sets one setting from the values of its variables. As in the file, the first one counts.
+func (c *Config) applyVariables(s setting, names []string, values map[string]string) error {
+	used := ""
+	for _, name := range names {
+		value, set := values[name]
+		switch {
+		case !set:
+		case used == "":
+			used = name
+			if want := assignValue(s.value(c), value); want != "" {
+				return fmt.Errorf("$%s: %q: want %s", name, value, want)
+			}
+		case value != values[used]:
+			c.addWarning("$%s: %s is ignored, because $%s overrides it with %s", name, value, used, values[used])
+		}
+	}
+	return nil
 }
 
 // isServiceLink reports whether the kubelet set an environment variable because of a Service named mechanic.

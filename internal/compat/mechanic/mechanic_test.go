@@ -412,6 +412,23 @@ func TestEveryKeyIsReadInEachSpelling(t *testing.T) {
 	}
 }
 
+// TestFirstKeyCountsInFileAndEnvironment sets one setting by two of its keys. mechanic read only the first one.
+func TestFirstKeyCountsInFileAndEnvironment(t *testing.T) {
+	for _, environ := range [][]string{
+		{"MECHANIC_VMEVENTS_PREEMPT=false", "MECHANIC_SCHEDULEDEVENTS_PREEMPT=true"},
+		{"MECHANIC_SCHEDULEDEVENTS.PREEMPT=true", "MECHANIC_DRAIN_ON_PREEMPT=false"},
+	} {
+		c := mustParse(t, "", environ...)
+		warnings := strings.Join(c.Warnings, "\n")
+		check.Not(t, !c.Preempt, "%q: preempt is off; %s", environ, warnings)
+		check.Contains(t, warnings, "PREEMPT: false is ignored, because $MECHANIC_SCHEDULEDEVENTS", "overrides it with true")
+	}
+	c := mustParse(t, "vmEvents: {preempt: false}\nscheduledEvents: {preempt: true}")
+	check.Not(t, !c.Preempt, "preempt is off; %q", c.Warnings)
+	c = mustParse(t, "scheduledEvents: {preempt: true}", "MECHANIC_VMEVENTS_PREEMPT=false")
+	check.Not(t, c.Preempt, "want the only variable to override the file; %q", c.Warnings)
+}
+
 // defaultBool returns the default of a boolean setting.
 func defaultBool(s setting) bool {
 	c := Default()
