@@ -238,7 +238,8 @@ func TestFileIsMigrated(t *testing.T) {
 	out, err := Migrate([]byte(readmeExample))
 	must.NoError(t, err)
 	// The commands do not use apiServer.url, so the output must name it.
-	check.Contains(t, string(out), "url: http://cloudpool:9010", "--backend-timeout 5m0s", "current-context to the cluster https://kube:6443 (apiServer.url)")
+	check.Contains(t, string(out), "url: http://cloudpool:9010", "--backend-timeout 5m0s", "current-context to the cluster https://kube:6443 (apiServer.url)",
+		"instead of node-about-to-be-drained")
 }
 
 func FuzzParse(f *testing.F) {

@@ -48,6 +48,8 @@ func (c *Config) migrationNotes() []string {
 		"--listen beyond the loopback interface requires TLS and client authentication: --client-ca-file, or --authorize for tokens. --insecure allows it without, like the tool.",
 		"Failures have distinct status codes: 404, 409, 429, 502, 503. --strict-compat answers 500, like the tool.",
 		"Pods of kube-system with an emptyDir now protect their nodes. If the data may be lost, annotate them with cluster-autoscaler.kubernetes.io/safe-to-evict: \"true\".",
+		"A node that is drained is cordoned, and has the taint node.kubernetes.io/unschedulable instead of node-about-to-be-drained. Change tools " +
+			"and tolerations that name the old taint.",
 		"The permissions of deploy/manager/rbac.yaml and deploy/cloudpool/rbac.yaml are required.",
 		"A machine is paired with a node by spec.providerID, by address or by name. External IDs, which Kubernetes has not set since 1.11, are supported too.",
 		"If the backend serves several pools, set multi: true and omit the name.",
