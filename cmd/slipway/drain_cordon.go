@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"github.com/slipway-dev/slipway/internal/cordon"
 	"github.com/slipway-dev/slipway/internal/elapsed"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
@@ -83,8 +85,14 @@ func (d *nodeDrain) fieldManager() string {
 // isUnanswered reports whether a request failed without an answer, so that it may have taken effect. A server error
 // (5xx) counts as no answer.
 func isUnanswered(err error) bool {
-	status := kubeapi.ToStatusError(err)
-	return err != nil && (status == nil || status.Code >= http.StatusInternalServerError)
+	if err == nil {
+		return false
+	}
+	if status := kubeapi.ToStatusError(err); status != nil {
+		return status.Code >= http.StatusInternalServerError
+	}
+	var status apierrors.APIStatus // of client-go
+	return !errors.As(err, &status) || status.Status().Code >= http.StatusInternalServerError
 }
 
 // ensureCordoned cordons the node again if another client uncordoned it while earlier nodes were drained. Otherwise the

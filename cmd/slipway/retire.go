@@ -117,7 +117,7 @@ func (f *retireFlags) run(cmd *cobra.Command, args []string) error {
 	rt := request.New(request.Request{Labels: set, Spec: v1alpha1.NodeRetirementSpec{
 		NodeName: node.Name, NodeUID: node.UID, Reason: v1alpha1.Reason(f.reason), RequestedBy: f.requestedBy,
 	}})
-	if err := c.Create(ctx, rt); err != nil {
+	if err := createRetirement(ctx, c, rt); err != nil {
 		return err
 	}
 	printRetirement := func() error {
@@ -160,6 +160,24 @@ func findGroupLabels(cmd *cobra.Command, c client.Reader, node *corev1.Node) (ma
 		return nil, explainMissingTypes(err)
 	}
 	return nodegroup.RetirementLabels(groups.Items, node), nil
+}
+
+// createRetirement creates a NodeRetirement. It repeats a request without an answer, because the API server may have carried
+// it out. If it gets no answer, the error says how to find out.
+func createRetirement(ctx context.Context, c client.Client, rt *v1alpha1.NodeRetirement) error {
+	for try := 1; ; try++ {
+		err := c.Create(ctx, rt)
+		if try > 1 && apierrors.IsAlreadyExists(err) { // an earlier request was carried out
+			err = c.Get(ctx, client.ObjectKeyFromObject(rt), rt)
+		}
+		if err == nil || try == 1 && !isUnanswered(err) {
+			return err
+		}
+		if !sleepIfRetryable(ctx, err, try) {
+			return &hintError{err, fmt.Sprintf("it is unknown whether NodeRetirement %s was created; to see it, run kubectl get nr %[1]s; "+
+				"to cancel it, run kubectl delete nr %[1]s", rt.Name)}
+		}
+	}
 }
 
 // waitForRetirement prints the progress of a retirement to out until the retirement has finished. If no manager handles

@@ -24,14 +24,18 @@ func TestNameDependsOnRetiredNode(t *testing.T) {
 	}
 }
 
-func TestRequestWithoutNameUsesNodeName(t *testing.T) {
+func TestRequestWithoutNameGetsOneOfItsOwn(t *testing.T) {
 	set := map[string]string{"group": "ci"}
-	rt := New(Request{Labels: set, Spec: v1alpha1.NodeRetirementSpec{NodeName: "a", NodeUID: "uid"}})
-	check.Not(t, rt.GenerateName != "a-" || len(rt.Finalizers) != 0 || rt.Spec.NodeUID != "uid", "%+v", rt)
+	request := Request{Labels: set, Spec: v1alpha1.NodeRetirementSpec{NodeName: "a", NodeUID: "uid"}}
+	rt := New(request)
+	check.Not(t, !strings.HasPrefix(rt.Name, "a-") || len(rt.Finalizers) != 0 || rt.Spec.NodeUID != "uid", "%+v", rt)
+	check.Not(t, rt.Name == New(request).Name, "two requests have the name %s", rt.Name)
+	long := New(Request{Spec: v1alpha1.NodeRetirementSpec{NodeName: strings.Repeat("n", 253)}})
+	check.Not(t, len(validation.NameIsDNSSubdomain(long.Name, false)) > 0, "%s: %v", long.Name, validation.NameIsDNSSubdomain(long.Name, false))
 	if rt.Labels["group"] = "other"; set["group"] != "ci" {
 		t.Error("the labels are shared with the group's")
 	}
-	if rt := New(Request{Name: "r", Spec: v1alpha1.NodeRetirementSpec{NodeName: "a"}}); rt.Name != "r" || rt.GenerateName != "" {
+	if rt := New(Request{Name: "r", Spec: v1alpha1.NodeRetirementSpec{NodeName: "a"}}); rt.Name != "r" {
 		t.Errorf("%+v", rt.ObjectMeta)
 	}
 }
