@@ -279,7 +279,7 @@ func (f *drainFlags) drainNodes(
 // withInterruptCode returns err with the exit code of an interrupt if ctx has ended. Otherwise it returns err
 // unchanged.
 func withInterruptCode(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
+	if err != nil && ctx.Err() != nil {
 		return &exitError{exitInterrupted, err}
 	}
 	return err

@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -19,16 +18,6 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/nodegroup"
 	"github.com/slipway-dev/slipway/internal/retirement/request"
-)
-
-// exitNotRetired is the exit code of slipway retire --wait if the retirement did not succeed.
-const exitNotRetired = 2
-
-const (
-	// waitPollInterval is the interval between reads of --wait.
-	waitPollInterval = time.Second
-	// managerTimeout is how long --wait waits before it reports a retirement that no manager has observed.
-	managerTimeout = 10 * time.Second
 )
 
 type retireFlags struct {
@@ -50,13 +39,19 @@ To cancel it, delete the NodeRetirement before the Node is deleted; the node is 
 the labels of the node's NodeGroup, or the labels on the Node, so that it matches the manager's --selector.
 
 With -o json or yaml it prints the NodeRetirement, with --wait as it is at the end. The progress then goes to standard
-error.`,
+error.
+
+Ctrl-C during --wait ends only the wait, and the retirement continues.
+
+Exit codes: 0 created, or with --wait succeeded; 1 error, or --timeout has passed; 2 not succeeded; 130 interrupted.`,
 		Example: `  slipway retire node-7 --wait
   slipway retire node-7 -o name
   kubectl get nr
   kubectl delete nr node-7-x2m4z`,
 		Args: cobra.ExactArgs(1),
-		RunE: f.run,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return withInterruptCode(cmd.Context(), f.run(cmd, args))
+		},
 	}
 	by := ""
 	if u, err := user.Current(); err == nil {
@@ -73,7 +68,7 @@ error.`,
 }
 
 // newObjectClient returns a client for Slipway's types and Nodes.
-func (k kubeFlags) newObjectClient() (client.Client, error) {
+func (k kubeFlags) newObjectClient() (client.WithWatch, error) {
 	cfg, err := k.restConfig()
 	if err != nil {
 		return nil, err
@@ -82,12 +77,12 @@ func (k kubeFlags) newObjectClient() (client.Client, error) {
 }
 
 // newObjectClientFor returns a client for Slipway's types and Nodes with a client-go configuration.
-func newObjectClientFor(cfg *rest.Config) (client.Client, error) {
+func newObjectClientFor(cfg *rest.Config) (client.WithWatch, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)); err != nil {
 		return nil, err
 	}
-	return client.New(cfg, client.Options{Scheme: scheme})
+	return client.NewWithWatch(cfg, client.Options{Scheme: scheme})
 }
 
 func (f *retireFlags) run(cmd *cobra.Command, args []string) error {
@@ -139,11 +134,11 @@ func (f *retireFlags) run(cmd *cobra.Command, args []string) error {
 		progress = cmd.ErrOrStderr()
 	}
 	if f.timeout > 0 {
-		bounded, cancel := context.WithTimeoutCause(ctx, f.timeout, fmt.Errorf("node %s: the retirement has not finished within %s and continues", node.Name, f.timeout))
+		bounded, cancel := context.WithTimeoutCause(ctx, f.timeout, fmt.Errorf("node %s: the retirement has not finished within %s", node.Name, f.timeout))
 		defer cancel()
 		ctx = bounded
 	}
-	err = waitForRetirement(ctx, c, rt, progress, cmd.ErrOrStderr())
+	err = (&retirementWait{client: c, retirement: rt, out: progress, problems: cmd.ErrOrStderr()}).run(ctx)
 	if asData {
 		err = errors.Join(err, printRetirement())
 	}
@@ -178,47 +173,4 @@ func createRetirement(ctx context.Context, c client.Client, rt *v1alpha1.NodeRet
 				"to cancel it, run kubectl delete nr %[1]s", rt.Name)}
 		}
 	}
-}
-
-// waitForRetirement prints the progress of a retirement to out until the retirement has finished. If no manager handles
-// the retirement, it prints a warning to problems.
-func waitForRetirement(ctx context.Context, c client.Client, rt *v1alpha1.NodeRetirement, out, problems io.Writer) error {
-	printed := ""
-	unobserved := time.After(managerTimeout)
-	for {
-		if err := c.Get(ctx, client.ObjectKeyFromObject(rt), rt); apierrors.IsNotFound(err) {
-			return &exitError{exitNotRetired, fmt.Errorf("node %s: NodeRetirement %s was deleted", rt.Spec.NodeName, rt.Name)}
-		} else if ctx.Err() != nil {
-			return context.Cause(ctx)
-		} else if err != nil {
-			return err
-		}
-		if line := fmt.Sprintf("%s: %s", rt.Status.Phase, rt.Status.Message); line != printed && rt.Status.Phase != "" {
-			printed = line
-			fmt.Fprintln(out, line)
-		}
-		if rt.Status.Phase == v1alpha1.Succeeded {
-			return nil
-		}
-		if rt.Status.Phase.IsFinal() {
-			return &exitError{exitNotRetired, fmt.Errorf("node %s: %s: %s", rt.Spec.NodeName, rt.Status.Phase, rt.Status.Message)}
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-unobserved:
-			if rt.Status.Phase == "" {
-				fmt.Fprintf(problems, "no manager has observed it within %s: want a running manager with a --selector that matches %s\n",
-					managerTimeout, describeLabels(rt.Labels))
-			}
-		case <-time.After(waitPollInterval):
-		}
-	}
-}
-
-func describeLabels(set labels.Set) string {
-	if len(set) == 0 {
-		return "no labels"
-	}
-	return "the labels " + set.String()
 }

@@ -5,13 +5,19 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -40,31 +46,107 @@ func newRetireTest(t *testing.T, phase v1alpha1.Phase) *retireTest {
 	return &retireTest{client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(rt).Build(), retirement: rt}
 }
 
+// wait waits for the retirement with a client that may fail.
+func (r *retireTest) wait(ctx context.Context, faults interceptor.Funcs) error {
+	w := retirementWait{client: interceptor.NewClient(r.client, faults), retirement: r.retirement.DeepCopy(), out: &r.out, problems: &r.problems}
+	return w.run(ctx)
+}
+
+// finish writes a phase, and deletes the NodeRetirement at once.
+func (r *retireTest) finish(t *testing.T, phase v1alpha1.Phase) {
+	t.Helper()
+	var rt v1alpha1.NodeRetirement
+	must.NoError(t, r.client.Get(t.Context(), client.ObjectKeyFromObject(r.retirement), &rt))
+	rt.Status = v1alpha1.NodeRetirementStatus{Phase: phase, Message: "a message"}
+	must.NoError(t, r.client.Update(t.Context(), &rt))
+	must.NoError(t, r.client.Delete(t.Context(), &rt))
+}
+
 func TestUnclaimedRetirementIsReportedOnce(t *testing.T) {
 	for phase, want := range map[v1alpha1.Phase]int{"": 1, v1alpha1.Pending: 0} {
 		synctest.Test(t, func(t *testing.T) {
-			scheme := runtime.NewScheme()
-			must.NoError(t, v1alpha1.AddToScheme(scheme))
-			rt := &v1alpha1.NodeRetirement{
-				ObjectMeta: metav1.ObjectMeta{Name: "r", Labels: map[string]string{"team": "a"}},
-				Status:     v1alpha1.NodeRetirementStatus{Phase: phase},
-			}
-			c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(rt).Build()
+			r := newRetireTest(t, phase)
 			late := errors.New("late")
 			ctx, cancel := context.WithTimeoutCause(t.Context(), time.Hour, late)
 			defer cancel()
-			var problems bytes.Buffer
-			if err := waitForRetirement(ctx, c, rt, &bytes.Buffer{}, &problems); !errors.Is(err, late) {
-				t.Errorf("%v", err)
-			}
-			if got := strings.Count(problems.String(), "no manager has observed it within 10s"); got != want {
-				t.Errorf("%q, want it %d times", problems.String(), want)
-			}
-			if want > 0 && !strings.Contains(problems.String(), "the labels team=a") {
-				t.Errorf("%q", problems.String())
-			}
+			err := r.wait(ctx, interceptor.Funcs{})
+			check.Not(t, !errors.Is(err, late), "%v", err)
+			check.Contains(t, formatError(err), "NodeRetirement n-1 continues; to cancel it, run kubectl delete nr n-1")
+			check.Is(t, want, strings.Count(r.problems.String(), "no manager has observed it within 10s"))
+			check.Is(t, want, strings.Count(r.problems.String(), "the labels team=a"))
 		})
 	}
+}
+
+func TestDeletedRetirementHasItsLastPhase(t *testing.T) {
+	for phase, want := range map[v1alpha1.Phase]string{
+		v1alpha1.Succeeded: "",
+		v1alpha1.Aborted:   "node n: Aborted: a message",
+		v1alpha1.Draining:  "node n: NodeRetirement n-1 was deleted in phase Draining",
+		"":                 "node n: NodeRetirement n-1 was deleted in phase Pending",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRetireTest(t, "")
+			time.AfterFunc(time.Hour, func() { r.finish(t, phase) })
+			err := r.wait(t.Context(), interceptor.Funcs{})
+			if want == "" {
+				must.NoError(t, err)
+				check.Is(t, "Succeeded: a message\n", r.out.String())
+				return
+			}
+			check.Not(t, err == nil || err.Error() != want || toExitCode(err) != exitNotRetired, "%s: %v, exit code %d", phase, err, toExitCode(err))
+		})
+	}
+}
+
+func TestWaitOutlastsFailuresOfTheAPIServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRetireTest(t, v1alpha1.Draining)
+		time.AfterFunc(time.Hour, func() { r.finish(t, v1alpha1.Succeeded) })
+		failures := []error{syscall.ECONNREFUSED, apierrors.NewServiceUnavailable("starting"), apierrors.NewTooManyRequests("busy", 1)}
+		must.NoError(t, r.wait(t.Context(), interceptor.Funcs{
+			Watch: func(ctx context.Context, c client.WithWatch, list client.ObjectList, o ...client.ListOption) (watch.Interface, error) {
+				if len(failures) > 0 {
+					err := failures[0]
+					failures = failures[1:]
+					return nil, err
+				}
+				return c.Watch(ctx, list, o...)
+			},
+		}))
+		check.Is(t, 1, strings.Count(r.problems.String(), "cannot read NodeRetirement n-1, trying again"))
+	})
+}
+
+func TestRefusedWaitSaysThatRetirementContinues(t *testing.T) {
+	r := newRetireTest(t, v1alpha1.Draining)
+	err := r.wait(t.Context(), interceptor.Funcs{
+		Watch: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) (watch.Interface, error) {
+			return nil, apierrors.NewForbidden(schema.GroupResource{Group: "slipway.dev", Resource: "noderetirements"}, "n-1", nil)
+		},
+	})
+	check.Not(t, !apierrors.IsForbidden(err), "%v", err)
+	check.Contains(t, formatError(err), "NodeRetirement n-1 continues")
+}
+
+func TestWaitReadsRetirementWithoutEvents(t *testing.T) {
+	expired := apierrors.NewResourceExpired("too old resource version")
+	faults := interceptor.Funcs{
+		Watch: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) (watch.Interface, error) {
+			events := watch.NewFakeWithChanSize(1, false)
+			events.Error(new(expired.Status()))
+			return events, nil
+		},
+	}
+	r := newRetireTest(t, v1alpha1.Succeeded)
+	r.retirement.Status.Phase = v1alpha1.Draining // as the wait knows it
+	must.NoError(t, r.wait(t.Context(), faults))
+
+	r = newRetireTest(t, v1alpha1.Draining)
+	r.finish(t, v1alpha1.Succeeded)
+	err := r.wait(t.Context(), faults)
+	check.Not(t, err == nil || toExitCode(err) != 1, "%v, exit code %d", err, toExitCode(err))
+	check.Contains(t, err.Error(), "was deleted while it could not be read; its last known phase is Draining")
 }
 
 func TestLostAnswerOfCreationIsResolved(t *testing.T) {
@@ -108,4 +190,39 @@ func TestLostAnswerOfCreationIsResolved(t *testing.T) {
 			check.Not(t, rt.ResourceVersion == "", "%s: the object is not known", name)
 		})
 	}
+}
+
+// retireResponses are the responses of an API server to slipway retire n1 until its watch.
+var retireResponses = map[string]string{
+	"/api":    `{"kind":"APIVersions","versions":["v1"]}`,
+	"/apis":   `{"kind":"APIGroupList","apiVersion":"v1","groups":[{"name":"slipway.dev","versions":[{"groupVersion":"slipway.dev/v1alpha1","version":"v1alpha1"}]}]}`,
+	"/api/v1": `{"kind":"APIResourceList","groupVersion":"v1","resources":[{"name":"nodes","kind":"Node"}]}`,
+	"/apis/slipway.dev/v1alpha1": `{"kind":"APIResourceList","groupVersion":"slipway.dev/v1alpha1",
+"resources":[{"name":"nodegroups","kind":"NodeGroup"},{"name":"noderetirements","kind":"NodeRetirement"}]}`,
+	"/api/v1/nodes/n1":                      `{"kind":"Node","apiVersion":"v1","metadata":{"name":"n1","uid":"u"}}`,
+	"/apis/slipway.dev/v1alpha1/nodegroups": `{"kind":"NodeGroupList","apiVersion":"slipway.dev/v1alpha1","metadata":{},"items":[]}`,
+}
+
+func TestInterruptedWaitSaysThatRetirementContinues(t *testing.T) {
+	ctx, interrupt := context.WithCancel(t.Context())
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		switch {
+		case r.URL.Query().Get("watch") != "":
+			interrupt()
+			<-r.Context().Done()
+		case r.Method == http.MethodPost:
+			_, _ = io.Copy(w, r.Body)
+		default:
+			_, _ = io.WriteString(w, retireResponses[r.URL.Path])
+		}
+	}))
+	defer server.Close()
+	cmd := newRootCommand()
+	cmd.SetOut(io.Discard)
+	cmd.SetErr(io.Discard)
+	cmd.SetArgs([]string{"retire", "n1", "--wait", "-o", "name", "--server", server.URL})
+	err := cmd.ExecuteContext(ctx)
+	check.Not(t, toExitCode(err) != exitInterrupted, "%v, exit code %d", err, toExitCode(err))
+	check.Contains(t, formatError(err), "error: node n1: interrupted\nNodeRetirement n1-", " continues; to cancel it, run kubectl delete nr n1-")
 }
