@@ -40,6 +40,7 @@ type drainView struct {
 
 // newDrainView returns a view on a terminal, and starts to draw.
 func newDrainView(terminal io.Writer) *drainView {
+	terminal = unwrapText(terminal) // the view moves the cursor
 	v := &drainView{
 		terminal: terminal, size: func() (int, int) { return terminalSize(terminal) },
 		style: drainStyle{ascii: !isUTF8Locale(os.Getenv), color: os.Getenv("NO_COLOR") == ""},
@@ -85,7 +86,7 @@ func (v *drainView) close() {
 }
 
 // Write prints text above the view.
-func (v *drainView) Write(p []byte) (int, error) { return len(p), v.draw(v.terminal, p) }
+func (v *drainView) Write(p []byte) (int, error) { return len(p), v.draw(textWriter{v.terminal}, p) }
 
 // above returns a writer that writes to w, which is the same terminal, above the view.
 func (v *drainView) above(w io.Writer) io.Writer { return aboveView{v, w} }

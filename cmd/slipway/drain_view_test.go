@@ -169,6 +169,16 @@ func TestSkippedPodIsNotShownAsGone(t *testing.T) {
 	}
 }
 
+func TestLinesAboveViewCannotControlTheTerminal(t *testing.T) {
+	var terminal bytes.Buffer
+	v := newDrainView(textWriter{&terminal})
+	fmt.Fprint(v, "n: denied by \x1b]0;x\a\n")
+	v.close()
+	if got := terminal.String(); !strings.Contains(got, "n: denied by ]0;x\n") || !strings.Contains(got, eraseScreenEnd) {
+		t.Errorf("%q", got)
+	}
+}
+
 func TestPodDeletedByAnotherClientIsTerminating(t *testing.T) {
 	var out bytes.Buffer
 	d := &nodeDrain{options: drain.Options{Node: "n"}, errOut: &out}

@@ -26,7 +26,7 @@ func main() {
 		return
 	}
 	if !isClosedPipe(err) {
-		fmt.Fprintln(os.Stderr, formatError(err))
+		fmt.Fprintln(cmd.ErrOrStderr(), formatError(err))
 	}
 	os.Exit(toExitCode(err))
 }
@@ -67,6 +67,7 @@ func newRootCommand() *cobra.Command {
 		SilenceErrors: true,
 		Annotations:   kubectlPluginAnnotations(os.Args[0]),
 	}
+	cmd.SetErr(textWriter{os.Stderr}) // errors quote messages from the cluster
 	for i, g := range newCommandGroups() {
 		id := strconv.Itoa(i)
 		cmd.AddGroup(&cobra.Group{ID: id, Title: g.title})

@@ -90,7 +90,7 @@ func (o outputFlag) print(
 		}
 		return nil
 	}
-	return table(w, o == outputWide)
+	return table(textWriter{w}, o == outputWide)
 }
 
 // jsonIndent is the indentation of JSON for people.

@@ -38,6 +38,25 @@ func TestOutputFormatsMeanTheSame(t *testing.T) {
 	}
 }
 
+func TestTextOfClusterCannotControlTheTerminal(t *testing.T) {
+	const text, want = "a\x1b]0;x\a\tb\u009b2J\r\x7f…\n", "a]0;x\tb2J…\n"
+	for _, format := range []outputFlag{outputTable, outputWide} {
+		var out bytes.Buffer
+		must.NoError(t, format.printAnswer(&out, nil, func(w io.Writer, _ bool) error {
+			_, err := io.WriteString(w, text)
+			return err
+		}))
+		check.Is(t, want, out.String(), string(format))
+	}
+	var out bytes.Buffer
+	n, err := textWriter{&out}.Write([]byte(text))
+	check.Not(t, err != nil || n != len(text) || out.String() != want, "%q, %d bytes, %v", out.String(), n, err)
+	for _, cmd := range newRootCommand().Commands() {
+		_, is := cmd.ErrOrStderr().(textWriter)
+		check.Not(t, !is, "slipway %s prints its errors as they are", cmd.Name())
+	}
+}
+
 func TestEveryOutputFlagRefusesUnknownFormat(t *testing.T) {
 	file := saveTestCluster(t)
 	for _, line := range []string{

@@ -125,7 +125,7 @@ func runPluginTests(cmd *cobra.Command) (pluginResults, error) {
 	})
 	path := cmd.Flags().Arg(0)
 	child := exec.CommandContext(cmd.Context(), self, append(args, "--", path)...) //nolint:gosec // this program
-	child.Stderr = cmd.ErrOrStderr()
+	child.Stderr = unwrapText(cmd.ErrOrStderr())                                   // with a file, the child's children do not delay its end
 	text, err := child.Output()
 	var exit *exec.ExitError
 	if err != nil && (!errors.As(err, &exit) || cmd.Context().Err() != nil) {

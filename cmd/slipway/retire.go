@@ -129,7 +129,7 @@ func (f *retireFlags) run(cmd *cobra.Command, args []string) error {
 			return err
 		}
 	}
-	progress := out
+	progress := io.Writer(textWriter{out})
 	if f.output != outputTable && f.output != outputWide {
 		progress = cmd.ErrOrStderr()
 	}

@@ -13,7 +13,6 @@ import (
 	tea "charm.land/bubbletea/v2"
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
@@ -86,13 +85,6 @@ func (f *topFlags) run(cmd *cobra.Command, _ []string) error {
 		return f.printLines(ctx, watch, out)
 	}
 	return f.runScreen(ctx, stop, watch, cfg.Host, out)
-}
-
-// supportsScreen reports whether the output is a terminal that supports cursor movement.
-func supportsScreen(out io.Writer) bool {
-	file, is := out.(*os.File)
-	name := os.Getenv("TERM")
-	return is && term.IsTerminal(int(file.Fd())) && name != "dumb" && name != ""
 }
 
 // printLines prints each change of the State as a line until the user ends the command.

@@ -54,6 +54,7 @@ func TestScreenNeedsCapableTerminal(t *testing.T) {
 		want       bool
 	}{
 		{"a terminal", "xterm-256color", terminal, true},
+		{"a terminal for text", "xterm-256color", textWriter{terminal}, true},
 		{"a terminal of another name", "linux", terminal, true},
 		{"a dumb terminal", "dumb", terminal, false},
 		{"a terminal without a name", "", terminal, false},

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/charmbracelet/x/ansi"
 )
@@ -12,11 +13,15 @@ import (
 // ToOneLine removes line breaks and terminal control characters from a text, because names and messages come from the
 // cluster.
 func ToOneLine(s string) string {
+	return RemoveControls(lineBreaks.Replace(s))
+}
+
+var lineBreaks = strings.NewReplacer("\n", " ", "\t", " ", "\r", " ")
+
+// RemoveControls removes terminal control characters from a text. It keeps line feeds and tabs.
+func RemoveControls(s string) string {
 	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\t' || r == '\r':
-			return ' '
-		case r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0:
+		if unicode.IsControl(r) && r != '\n' && r != '\t' {
 			return -1
 		}
 		return r

@@ -1,6 +1,7 @@
 package top
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -159,6 +160,14 @@ func TestChangesListsOnlyDifferences(t *testing.T) {
 	}
 	if got := ListChanges(first, BuildState(f)); strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("lines:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func TestNoticeCannotControlTheTerminal(t *testing.T) {
+	s := State{Notices: []Notice{{Node: "n", Source: "azure", ID: "E1\x1b]0;x\a\n", Type: "Preempt\u009b2J", Description: "\x1b[2J"}}}
+	want := []string{"notice Preempt2J of n (azure E1]0;x ): announced; [2J"}
+	if got := ListChanges(State{}, s); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 

@@ -68,7 +68,7 @@ func (s State) describeBySubject() map[string]string {
 		if n.Description != "" {
 			text += "; " + n.Description
 		}
-		all[fmt.Sprintf("notice %s of %s (%s %s)", n.Type, n.Node, n.Source, n.ID)] = screen.ToOneLine(text)
+		all[screen.ToOneLine(fmt.Sprintf("notice %s of %s (%s %s)", n.Type, n.Node, n.Source, n.ID))] = screen.ToOneLine(text)
 	}
 	for _, p := range s.Problems {
 		all["problem "+screen.ToOneLine(p)] = "part of the cluster cannot be read"
