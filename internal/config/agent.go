@@ -278,8 +278,13 @@ func (a *Agent) validateConditions() error {
 	}
 	if mode, err := surge.ParseMode(a.Surge); err != nil {
 		bad("surge", a.Surge, "never, annotated or always")
-	} else if mode.Enabled() && a.Namespace == "" {
-		bad("namespace", a.Namespace, "the namespace of the agents (in a pod: POD_NAMESPACE from metadata.namespace), which --surge needs")
+	} else if mode.Enabled() {
+		if a.Namespace == "" {
+			bad("namespace", a.Namespace, "the namespace of the agents (in a pod: POD_NAMESPACE from metadata.namespace), which --surge needs")
+		}
+		if a.DisableEviction {
+			bad("surge", a.Surge, "never with --disable-eviction: pods that are deleted at once get no successor first")
+		}
 	}
 	return errors.Join(errs...)
 }
