@@ -41,6 +41,9 @@ func newManagerCommand() *cobra.Command {
 			"the cloud. It verifies each step. It can be stopped at any time; the next manager continues.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkQueueFlags(cmd.Flags(), q); err != nil {
+				return err
+			}
 			if q.URL != "" {
 				all, err := newManagerQueue(cmd.Context(), &c, q, queueAgentConfig, cmd.ErrOrStderr())
 				if err != nil {
@@ -56,6 +59,18 @@ func newManagerCommand() *cobra.Command {
 	cmd.Flags().StringVar(&queueAgentConfig, "aws-queue-agent-config", "", "configuration file of an agent, for the nodes with notices in the queue")
 	c.Selector, cmd.Flags().Lookup("selector").DefValue = excludeCompatSelector, excludeCompatSelector
 	return cmd
+}
+
+// checkQueueFlags returns an error if a flag of the AWS queue mode is set, but no queue. The URL may come from a variable that
+// is empty, and then the manager would read no notice.
+func checkQueueFlags(fs *pflag.FlagSet, q queue.Config) error {
+	var err error
+	fs.Visit(func(f *pflag.Flag) {
+		if q.URL == "" && err == nil && strings.HasPrefix(f.Name, "aws-queue-") && f.Name != "aws-queue-url" {
+			err = fmt.Errorf("--aws-queue-url: %q: want the URL of the queue, because --%s is set", q.URL, f.Name)
+		}
+	})
+	return err
 }
 
 // newManagerQueue prepares the AWS queue mode, which runs while the manager leads. Its agents have the options of an agent's

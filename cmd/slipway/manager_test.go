@@ -13,6 +13,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/compat/vmsspodwatcher"
 	"github.com/slipway-dev/slipway/internal/manager"
 	"github.com/slipway-dev/slipway/internal/notice/aws/queue"
+	"github.com/slipway-dev/slipway/internal/testing/check"
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
@@ -26,6 +27,26 @@ func TestI6ManagerIgnoresRetirementsOfCompatibilityModes(t *testing.T) {
 	}
 	if !selector.Matches(labels.Set{}) || !selector.Matches(labels.Set{"team": "a"}) {
 		t.Errorf("%s does not select other objects", selector)
+	}
+}
+
+func TestI10QueueFlagWithoutQueueIsRefused(t *testing.T) {
+	for line, want := range map[string]string{
+		"":                 "",
+		"--aws-queue-url=": "",
+		"--aws-queue-url=https://sqs.eu-west-1.amazonaws.com/1/q --aws-queue-workers=2": "",
+		"--aws-queue-url= --aws-queue-agent-config=agent.yaml":                          `--aws-queue-url: "": want the URL of the queue, because --aws-queue-agent-config is set`,
+		"--aws-queue-workers=2": `--aws-queue-url: "": want the URL of the queue, because --aws-queue-workers is set`,
+	} {
+		var q queue.Config
+		fs := newManagerCommand().Flags()
+		must.NoError(t, fs.Parse(strings.Fields(line)))
+		q.URL = fs.Lookup("aws-queue-url").Value.String()
+		got := ""
+		if err := checkQueueFlags(fs, q); err != nil {
+			got = err.Error()
+		}
+		check.Is(t, want, got, line)
 	}
 }
 
