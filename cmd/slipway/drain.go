@@ -261,7 +261,7 @@ func (f *drainFlags) drainNodes(
 		}
 	}
 	if f.dryRun != "none" {
-		return joinWithHighestExitCode(runSequentially(drains, func(d *nodeDrain) error { return d.previewDrain(ctx) }))
+		return withInterruptCode(ctx, joinWithHighestExitCode(runSequentially(drains, func(d *nodeDrain) error { return d.previewDrain(ctx) })))
 	}
 	cordonNodes(ctx, drains, f.deadline/4)
 	var errs []error

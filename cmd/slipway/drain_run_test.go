@@ -717,6 +717,22 @@ func TestInterruptBeforeCordonExits130(t *testing.T) {
 	})
 }
 
+func TestInterruptOfPreviewExits130(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newFakeDrainCluster(t, "n")
+		ctx, interrupt := context.WithCancel(t.Context())
+		c.beforeRequest = func(_, path string) {
+			if strings.HasSuffix(path, "/pods") {
+				interrupt()
+			}
+		}
+		c.runPod("web", "n")
+		if r := c.runDrain(ctx, "n", "--dry-run=server"); r.code != exitInterrupted {
+			t.Errorf("exit code %d: %s", r.code, r.stderr)
+		}
+	})
+}
+
 func TestI3BlockedOutputDoesNotDelayTheRestore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newFakeDrainCluster(t, "n")
