@@ -137,7 +137,7 @@ func (f *drainFlags) validate(args []string) error {
 	case f.evictionRequests != config.EvictionRequestsAuto && f.evictionRequests != config.EvictionRequestsNever:
 		return fmt.Errorf("--eviction-requests: %q: want auto or never", f.evictionRequests)
 	case f.deadline < 0:
-		return fmt.Errorf("--deadline: %s: want 0 or more", f.deadline)
+		return fmt.Errorf("--deadline: %s: want more than 0", f.deadline)
 	case f.timeout < 0:
 		return fmt.Errorf("--timeout: %s: want 0 or more", f.timeout)
 	case f.deadline > 0 && f.timeout > 0:
@@ -195,6 +195,9 @@ func (f *drainFlags) drainOptions() (drain.Options, error) {
 func (f *drainFlags) run(cmd *cobra.Command, args []string) error {
 	if err := f.validate(args); err != nil {
 		return err
+	}
+	if f.deadline == 0 && cmd.Flags().Changed("deadline") { // a script may have computed it
+		return fmt.Errorf("--deadline: %s: want more than 0, or leave it out to drain without a deadline", f.deadline)
 	}
 	o, err := f.drainOptions()
 	if err != nil {
