@@ -146,6 +146,7 @@ func TestErrorsNameFaultAndRemedy(t *testing.T) {
 		"why a/b/c/d --snapshot " + file:        `"a/b/c/d": want NAME, NAMESPACE/NAME, node/NAME`,
 		"why pod/ --snapshot " + file:           `"pod/": contains an empty name`,
 		"snapshot save --names x y":             "--names: has no effect without --hash-names",
+		"retire n --timeout 1m":                 "--timeout: has no effect without --wait",
 		"plan -o xml --snapshot " + file:        `--output: "xml": want json, yaml, wide, name or nothing`,
 		"plan --policy Best --snapshot " + file: `--policy: policy "Best" is not known: use one of [LeastDisruption`,
 		"plan --snapshot " + other:              "contains no nodes and no pods: want a file of slipway snapshot save",

@@ -89,6 +89,9 @@ func (f *retireFlags) run(cmd *cobra.Command, args []string) error {
 	if f.timeout < 0 {
 		return fmt.Errorf("--timeout: %s: want 0 or more", f.timeout)
 	}
+	if f.timeout > 0 && !f.wait {
+		return errors.New("--timeout: has no effect without --wait")
+	}
 	if err := f.output.validate(); err != nil {
 		return err
 	}
