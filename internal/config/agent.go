@@ -234,12 +234,18 @@ func (a *Agent) validatePolicy() error {
 			bad(f.flag, *f.value, formatActions())
 		}
 	}
+	spellings := map[notice.Type]string{}
 	for _, kind := range slices.Sorted(maps.Keys(a.OnUserInitiated)) {
-		switch action := a.OnUserInitiated[kind]; {
-		case parseNoticeType(kind) == "":
+		action, typ := a.OnUserInitiated[kind], parseNoticeType(kind)
+		other := spellings[typ]
+		spellings[typ] = kind
+		switch {
+		case typ == "":
 			bad("on-user-initiated", kind, "TYPE=ACTION with one of the types "+strings.Join(listNoticeTypeNames(), ", "))
 		case !slices.Contains(agent.Actions(), agent.Action(action)):
 			bad("on-user-initiated", kind+"="+action, formatActions())
+		case other != "":
+			bad("on-user-initiated", kind+"="+action, "each type once: "+other+" is the same type")
 		}
 	}
 	if !slices.Contains(condition.RuleActions(), a.OnRebalance) {

@@ -67,6 +67,7 @@ func TestI10InvalidAgentFlagsAreNamed(t *testing.T) {
 		{[]string{"--node-name=n", "--surge=on"}, []string{"--surge", `"on"`, "never, annotated or always"}},
 		{[]string{"--node-name=n", "--surge=always", "--namespace="}, []string{"--namespace", `""`, "--surge needs"}},
 		{[]string{"--node-name=n", "--surge=always", "--namespace=s", "--disable-eviction"}, []string{"--surge", `"always"`, "never with --disable-eviction"}},
+		{[]string{"--node-name=n", "--on-user-initiated=reboot=drain,Reboot=ignore"}, []string{"--on-user-initiated", `"reboot=drain"`, "Reboot is the same type"}},
 		{[]string{"--node-name=n", "--on-user-initiated=meteor=drain"}, []string{"--on-user-initiated", `"meteor"`, "freeze, reboot"}},
 		{[]string{"--node-name=n", "--on-user-initiated=reboot=panic"}, []string{"--on-user-initiated", `"reboot=panic"`, "acknowledge"}},
 		{[]string{"--node-name=n", "--acknowledge-freeze-under=2h"}, []string{"--acknowledge-freeze-under", "2h0m0s", "0 to 1h"}},
