@@ -1,12 +1,16 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/spf13/pflag"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,6 +19,7 @@ import (
 
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 func TestErrorsHaveKubectlsTexts(t *testing.T) {
@@ -100,10 +105,31 @@ func TestFailuresToConnectHaveKubectlsTexts(t *testing.T) {
 	}
 }
 
+func TestRequestTimeoutLimitsRequestsOfDrain(t *testing.T) {
+	k := newKubeFlags("drain")
+	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+	k.addFlags(fs)
+	asked := make(chan bool)
+	hanging := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		<-r.Context().Done()
+		close(asked)
+	}))
+	defer hanging.Close()
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
+	must.NoError(t, fs.Parse([]string{"--request-timeout=100ms", "--server=" + hanging.URL}))
+	api, err := k.newAPIClient()
+	must.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), kubeapi.DefaultTimeout/2)
+	defer cancel()
+	_, err = api.GetNode(ctx, "n1")
+	<-asked
+	check.Not(t, !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil, "%v, and the context of the test: %v", err, ctx.Err())
+}
+
 func TestTimeoutHasKubectlsText(t *testing.T) {
 	hanging := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
 	defer hanging.Close()
-	for _, line := range []string{"status", "retire n1", "version", "why n1"} {
+	for _, line := range []string{"status", "retire n1", "version", "why n1"} { // drain has texts of its own
 		_, err := runOffline(t, strings.Fields(line+" --request-timeout 100ms --server "+hanging.URL)...)
 		if err == nil || !strings.HasPrefix(formatError(err), "Unable to connect to the server: ") {
 			t.Errorf("%s: %v", line, err)

@@ -29,7 +29,11 @@ func newKubeFlags(command string) kubeFlags {
 	return kubeFlags{genericclioptions.NewConfigFlags(true), command}
 }
 
-func (k kubeFlags) addFlags(fs *pflag.FlagSet) { k.flags.AddFlags(fs) }
+func (k kubeFlags) addFlags(fs *pflag.FlagSet) {
+	k.flags.AddFlags(fs)
+	fs.Lookup("request-timeout").Usage = "time limit of each request to the API server, such as 10s; " +
+		"0 means the default of the command, which is no limit for most commands"
+}
 
 // clientGoDefaultServer is the server that client-go uses if no kubeconfig names one.
 const clientGoDefaultServer = "http://localhost:8080"

@@ -206,7 +206,6 @@ func newKubeAPIClient(kube *rest.Config) (*kubeapi.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	hc.Timeout = 0 // watches have no timeout; every other request sets its own
 	base, _, err := rest.DefaultServerUrlFor(kube)
 	if err != nil {
 		return nil, err

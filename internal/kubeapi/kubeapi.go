@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// DefaultTimeout limits every request that is not a watch. An eviction may take eleven seconds. If many compete
+	// DefaultTimeout limits every request that is not a watch, unless the HTTP client has a timeout. An eviction may take eleven seconds. If many compete
 	// for one PodDisruptionBudget, the API server tries twenty times with half a second between. An eviction that
 	// times out earlier may use up the budget without evicting the pod.
 	DefaultTimeout = 20 * time.Second
@@ -48,9 +48,12 @@ type Client struct {
 }
 
 // NewClient returns a client for the API server at base (scheme, host, and an optional path prefix). hc adds the
-// credentials, see [Config]. userAgent is the client's name in the API server's audit log.
+// credentials, see [Config]. If hc has a timeout, it limits every request that is not a watch. userAgent is the client's
+// name in the API server's audit log.
 func NewClient(base *url.URL, hc *http.Client, userAgent string) *Client {
-	return &Client{base: base, http: hc, userAgent: userAgent, timeout: DefaultTimeout}
+	withoutTimeout := *hc // watches have none
+	withoutTimeout.Timeout = 0
+	return &Client{base: base, http: &withoutTimeout, userAgent: userAgent, timeout: cmp.Or(hc.Timeout, DefaultTimeout)}
 }
 
 // request is one request to the API server.

@@ -376,6 +376,35 @@ func TestRequestEndsAtItsTimeout(t *testing.T) {
 	})
 }
 
+func TestTimeoutOfHTTPClientLimitsRequestsButNoWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := serveInBubble(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Query().Get("watch") != "" {
+				_ = http.NewResponseController(w).Flush()
+			}
+			neverAnswer(w, r)
+		}))
+		limited := *c.http
+		limited.Timeout = 3 * time.Second
+		c = NewClient(c.base, &limited, "slipway-test")
+		began := time.Now()
+		_, err := c.GetNode(t.Context(), "n1")
+		if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != 3*time.Second {
+			t.Errorf("a request after %v: %v", time.Since(began), err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		began = time.Now()
+		resp, err := c.send(ctx, request{method: http.MethodGet, path: []string{"api", "v1", "pods"}, query: url.Values{"watch": {"true"}}})
+		must.NoError(t, err)
+		_, err = io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != 10*time.Second {
+			t.Errorf("a watch after %v: %v", time.Since(began), err)
+		}
+	})
+}
+
 func TestUnreachableServerIsNamedWithoutItsQuery(t *testing.T) {
 	c := NewClient(&url.URL{Scheme: "http", Host: "127.0.0.1:1"}, &http.Client{}, "slipway-test")
 	_, err := c.ListNodes(t.Context(), "secret=yes")
