@@ -7,6 +7,7 @@
 package top
 
 import (
+	"fmt"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -103,6 +104,23 @@ func (r *Retirement) IsCancellable() bool {
 		return true
 	}
 	return false
+}
+
+// describeUncancellable says why the retirement cannot be cancelled.
+func (r *Retirement) describeUncancellable() string {
+	return fmt.Sprintf("%s cannot be cancelled: it is %s, and its Node is deleted or it has ended", r.Name, r.Phase)
+}
+
+// findRetirement returns the retirement with a UID, or nil.
+func (s State) findRetirement(uid types.UID) *Retirement {
+	for i := range s.Groups {
+		for _, n := range s.Groups[i].allNodes() {
+			if n.Retirement != nil && n.Retirement.UID == uid {
+				return n.Retirement
+			}
+		}
+	}
+	return nil
 }
 
 // Notice is an interruption of a node's instance that the node's agent has reported.

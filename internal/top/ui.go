@@ -443,7 +443,7 @@ func (u *UI) askToCancelRetirement() {
 	case n.Retirement == nil:
 		u.message = n.Name + " has no retirement to cancel"
 	case !n.Retirement.IsCancellable():
-		u.message = fmt.Sprintf("%s cannot be cancelled: it is %s, and its Node is deleted or it has ended", n.Retirement.Name, n.Retirement.Phase)
+		u.message = n.Retirement.describeUncancellable()
 	default:
 		u.cancelCandidate = n.Retirement
 	}
@@ -455,6 +455,14 @@ func (u *UI) cancelRetirementIfConfirmed(key string) tea.Cmd {
 	u.cancelCandidate = nil
 	if key != "y" && key != "Y" {
 		u.message = "not cancelled"
+		return nil
+	}
+	switch now := u.whole.findRetirement(rt.UID); { // the user may have taken a long time to answer
+	case now == nil:
+		u.message = rt.Name + " has already finished"
+		return nil
+	case !now.IsCancellable():
+		u.message = now.describeUncancellable()
 		return nil
 	}
 	u.message = "cancelling " + rt.Name + " ..."

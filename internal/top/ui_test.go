@@ -274,6 +274,33 @@ func TestRetirementCannotBeCancelledAfterNodeDeletion(t *testing.T) {
 	term.checkCalls()
 }
 
+func TestCancelIsRefusedIfNodeIsDeletedDuringQuestion(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change func(*Facts)
+		want   string
+	}{
+		"the Node is deleted": {func(f *Facts) { f.Retirements[0].Status.Phase = v1alpha1.NodeDeleted }, "its Node is deleted or it has ended"},
+		"it has finished":     {func(f *Facts) { f.Retirements = f.Retirements[1:] }, pool + "2-x2m4z has already finished"},
+		"a filter hides it":   {func(*Facts) {}, "is cancelled: the node will be restored"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newSceneFacts()
+			term := newTerminal(t, BuildState(f))
+			term.press("down", "down", "c")
+			tt.change(&f)
+			term.ui.filter = "system"
+			term.send(BuildState(f))
+			term.press("y")
+			term.checkScreen(tt.want)
+			if strings.Contains(tt.want, "is cancelled") {
+				term.checkCalls("cancel " + pool + "2-x2m4z uid-rt-" + pool + "2")
+			} else {
+				term.checkCalls()
+			}
+		})
+	}
+}
+
 func TestViewFollowsTimeAndSize(t *testing.T) {
 	term := newTerminal(t, BuildState(newSceneFacts()))
 	term.checkScreen("idle 3:12 of 5:00", "due in 0:24")
