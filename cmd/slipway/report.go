@@ -99,16 +99,19 @@ func (f *reportFlags) run(cmd *cobra.Command, args []string) error {
 		return fmt.Errorf("--until: %q is before --since %q", f.until, f.since)
 	}
 	if f.node != "" {
+		if f.node, err = parseNodeName(f.node); err != nil {
+			return fmt.Errorf("--node: %w", err)
+		}
 		o.Nodes = []string{f.node}
 	}
 	var in report.Inputs
 	if o.From, o.To, err = f.readSubjects(cmd, &in, timeRange{o.From, o.To}, args); err != nil {
 		return err
 	}
-	for _, problem := range in.Problems() {
+	r := report.Build(&in, o)
+	for _, problem := range r.Problems {
 		fmt.Fprintf(cmd.ErrOrStderr(), "%s\n", problem)
 	}
-	r := report.Build(&in, o)
 	write := func(w io.Writer) error {
 		if format == "html" {
 			return r.WriteHTML(w)
@@ -210,6 +213,12 @@ func (f *reportFlags) readSubject(cmd *cobra.Command, in *report.Inputs, r timeR
 		if name == "" {
 			return r, fmt.Errorf("%q: the name is empty: want %s/NAME", arg, kind)
 		}
+		if !isRetirementKind(kind) {
+			var err error
+			if name, err = parseNodeName(arg); err != nil {
+				return r, err
+			}
+		}
 		reader, err := f.newClusterReader(in)
 		if err != nil {
 			return r, err
@@ -295,6 +304,8 @@ func (c *clusterReader) readRetirement(ctx context.Context, name string, r timeR
 func (c *clusterReader) readNode(ctx context.Context, node string, from time.Time) error {
 	if err := c.objects.Get(ctx, client.ObjectKey{Name: node}, &corev1.Node{}); apierrors.IsNotFound(err) {
 		c.in.AddProblem("node %s: the Node does not exist", node) // its records may still exist
+	} else if err != nil {
+		c.recordResult("node "+node, err)
 	}
 	// Kubernetes 1.30 has no field selector for spec.nodeName.
 	of := slices.DeleteFunc(c.listRetirements(ctx), func(rt v1alpha1.NodeRetirement) bool { return rt.Spec.NodeName != node })

@@ -66,6 +66,8 @@ func TestReportRefusesWrongArguments(t *testing.T) {
 		"report " + in + " --since yesterday":       `--since: "yesterday": want a duration such as 1h, or a time such as 2026-01-31T12:00:00Z`,
 		"report " + in + " --since 1h --until 2h":   `--until: "2h" is before --since "1h"`,
 		"report nowhere.json":                       "nowhere.json: no such file or directory: want a file, node/NAME or noderetirement/NAME",
+		"report --node a_b":                         `--node: node "a_b": want NAME or node/NAME`,
+		"report node/a_b":                           `node "node/a_b": want NAME or node/NAME`,
 		"report node/":                              `"node/": the name is empty: want node/NAME`,
 		"report noderetirement.slipway.dev/a":       `no kubeconfig with a cluster`,
 		"report " + in + " -o /nowhere/report.html": "--output: ",
@@ -300,6 +302,31 @@ func TestReportFailsIfNothingCanBeRead(t *testing.T) {
 	reader, _ = newReportReader(t, &in, nil)
 	must.NoError(t, reader.readNode(context.Background(), "node-7", time.Time{}))
 	check.Contains(t, strings.Join(in.Problems(), "\n"), "no pod of the agent was found", "no pod of the manager was found")
+}
+
+func TestReportNamesNodeThatCannotBeRead(t *testing.T) {
+	var in report.Inputs
+	reader, _ := newReportReader(t, &in, nil)
+	reader.objects = interceptor.NewClient(reader.objects.(client.WithWatch), interceptor.Funcs{
+		Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
+			return errors.New("the cache is not ready")
+		},
+	})
+	must.NoError(t, reader.readNode(context.Background(), "node-7", time.Time{}))
+	check.Contains(t, strings.Join(in.Problems(), "\n"), "node node-7: the cache is not ready")
+}
+
+func TestReportOfFileSelectsNode(t *testing.T) {
+	in := filepath.Join(t.TempDir(), "drain.json")
+	must.NoError(t, os.WriteFile(in, []byte(drainReportJSON), 0o600))
+	for node, want := range map[string]string{
+		"node/node-7": `"title": "Drain of node node-7"`,
+		"node-8":      `"node node-8: the inputs have no drain, retirement or Event of it in the time range"`,
+	} {
+		out, err := runOffline(t, "report", in, "--node", node, "-o", "json")
+		must.NoError(t, err)
+		check.Contains(t, out, want)
+	}
 }
 
 func TestRangesOfSubjectsAreJoined(t *testing.T) {

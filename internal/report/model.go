@@ -200,6 +200,11 @@ func Build(in *Inputs, o Options) *Report {
 	add(drainsOfLog(in), true)
 	slices.SortStableFunc(r.Drains, func(a, b Drain) int { return cmp.Or(a.StartedAt.Compare(b.StartedAt), strings.Compare(a.Node, b.Node)) })
 	r.Nodes = countByNode(r)
+	for _, node := range o.Nodes {
+		if !slices.ContainsFunc(r.Nodes, func(n NodeRecords) bool { return n.Node == node }) {
+			in.AddProblem("node %s: the inputs have no drain, retirement or Event of it in the time range", node)
+		}
+	}
 	r.Trace = buildTrace(in, r, o)
 	r.Totals = sumDrains(r.Drains)
 	r.Problems = in.problems.all()
