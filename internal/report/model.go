@@ -43,7 +43,7 @@ type NodeRecords struct {
 
 func (n NodeRecords) hasOnlyEvents() bool { return n.Drains+n.Retirements == 0 }
 
-// Totals are the sums of all drains.
+// Totals are the sums of all drains. Each pod counts once.
 type Totals struct {
 	drain.Totals
 
@@ -465,21 +465,25 @@ func sumPDBs(d *drain.Report) []PDBWait {
 	return all
 }
 
+// sumDrains returns the totals of drains, the oldest first. It counts a pod once, in the latest drain of its node. A drain that
+// is tried again reports the remaining pods again.
 func sumDrains(drains []Drain) Totals {
 	t := Totals{Drains: len(drains)}
-	for _, d := range drains {
-		t.Gone += d.Totals.Gone
-		t.Remaining += d.Totals.Remaining
-		t.Skipped += d.Totals.Skipped
-		t.Forced += d.Totals.Forced
-		t.CutShort += d.Totals.CutShort
-		t.Surged += d.Totals.Surged
-		t.SecondsGained += d.Totals.SecondsGained
+	var latest drain.Report
+	counted := map[string]bool{}
+	for _, d := range slices.Backward(drains) {
+		for _, p := range d.Pods {
+			if key := d.Node + "/" + podKey(p); !counted[key] {
+				counted[key] = true
+				latest.Pods = append(latest.Pods, p)
+			}
+		}
 		for _, w := range d.PDBs[:min(1, len(d.PDBs))] {
 			if w.LongestSeconds > t.LongestPDBWaitSeconds {
 				t.LongestPDBWaitSeconds, t.LongestPDB = w.LongestSeconds, w.PDB
 			}
 		}
 	}
+	t.Totals = latest.Totals()
 	return t
 }

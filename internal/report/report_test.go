@@ -423,6 +423,30 @@ func FuzzReport(f *testing.F) {
 	})
 }
 
+func TestRetriedDrainCountsEachPodOnce(t *testing.T) {
+	var in Inputs
+	for _, r := range []string{
+		`{"node":"n","outcome":"deadline-passed","startedAt":"2026-03-01T12:00:00Z","endedAt":"2026-03-01T12:01:00Z","pods":[
+{"namespace":"shop","name":"gone","uid":"u1","action":"evict","removal":"evicted","removalRequestedAt":"2026-03-01T12:00:01Z","end":"stopped","endedAt":"2026-03-01T12:00:02Z"},
+{"namespace":"shop","name":"late","uid":"u2","action":"evict"},
+{"namespace":"shop","name":"stuck","uid":"u3","action":"evict"},
+{"namespace":"kube-system","name":"proxy","uid":"u4","action":"leave"}]}`,
+		`{"node":"n","outcome":"deadline-passed","startedAt":"2026-03-01T12:02:00Z","endedAt":"2026-03-01T12:03:00Z","pods":[
+{"namespace":"shop","name":"late","uid":"u2","action":"evict","removal":"deleted","removalRequestedAt":"2026-03-01T12:02:01Z","end":"stopped","endedAt":"2026-03-01T12:02:02Z"},
+{"namespace":"shop","name":"stuck","uid":"u3","action":"evict"},
+{"namespace":"kube-system","name":"proxy","uid":"u4","action":"leave"}]}`,
+		`{"node":"m","outcome":"drained","startedAt":"2026-03-01T12:00:00Z","endedAt":"2026-03-01T12:01:00Z","pods":[
+{"namespace":"kube-system","name":"proxy","uid":"u5","action":"leave"}]}`,
+	} {
+		must.NoError(t, in.Read("in", []byte(r)))
+	}
+	check.Len(t, 0, in.Problems())
+	r := Build(&in, Options{})
+	got := fmt.Sprintf("%d drains: %d gone, %d remaining, %d skipped", r.Totals.Drains, r.Totals.Gone, r.Totals.Remaining, r.Totals.Skipped)
+	check.Is(t, "3 drains: 2 gone, 1 remaining, 2 skipped", got)
+	check.Is(t, 2, r.Drains[slices.IndexFunc(r.Drains, func(d Drain) bool { return d.Node == "n" })].Totals.Remaining)
+}
+
 func TestPageShowsStartupOfSuccessors(t *testing.T) {
 	const report = `{"node":"n","outcome":"drained","startedAt":"2026-03-01T12:00:00Z","endedAt":"2026-03-01T12:00:30Z","pods":[
 {"namespace":"shop","name":"web","uid":"u1","decision":{"rule":"ordinary"},"action":"evict","wave":0,"removal":"surged","removalRequestedAt":"2026-03-01T12:00:20Z",
