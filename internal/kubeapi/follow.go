@@ -44,8 +44,8 @@ type WatchScope struct {
 	// wait for the cache to catch up. The watch that follows reports what is missing. A list after an error is always
 	// current.
 	AllowCachedList bool
-	// ListTimeout is the timeout of each page of a list. 0 is DefaultTimeout. After each timeout it doubles, up to
-	// DefaultTimeout, because a slow API server needs more time.
+	// ListTimeout is the timeout of each page of a list. 0 is the timeout of the client, which is also the maximum. After each
+	// timeout it doubles, because a slow API server needs more time.
 	ListTimeout time.Duration
 }
 
@@ -84,6 +84,7 @@ type objectOf[T any] interface {
 func ListAndWatch[T any, P objectOf[T]](ctx context.Context, c *Client, s WatchScope, h Handler[T]) error {
 	pause := firstBackoff
 	version := s.ResourceVersion
+	s.ListTimeout = min(s.ListTimeout, c.timeout)
 	listTimeout := s.ListTimeout
 	for ctx.Err() == nil {
 		began := time.Now()

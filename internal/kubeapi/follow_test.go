@@ -362,6 +362,19 @@ func TestUnansweredPodListIsSentAgainSoon(t *testing.T) {
 	})
 }
 
+func TestPodListEndsAtTheTimeoutOfTheClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := serveInBubble(t, http.HandlerFunc(neverAnswer))
+		c.timeout = podListTimeout / 2
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		var took time.Duration
+		began := time.Now()
+		_ = c.WatchPodsOnNode(ctx, "n1", Handler[Pod]{Failed: func(error) { took = time.Since(began); cancel() }})
+		check.Is(t, c.timeout, took)
+	})
+}
+
 func TestFollowOverTLSAndHTTP2(t *testing.T) {
 	s := &script{steps: []http.HandlerFunc{
 		podList("5", "a"), brokenStream(event("ADDED", "b", "6"), `{"type":"ADD`),
