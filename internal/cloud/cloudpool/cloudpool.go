@@ -16,10 +16,6 @@
 // [Config].SettleTime. After its start it terminates nothing before it has read a newer observation. That observation
 // shows the terminations of an earlier process.
 //
-// The desired size is current, and decreases with each termination. So if it is lower than the number of active
-// machines, the observation may list a machine that another process has terminated. The provider then waits until the
-// difference has lasted for [Config].SettleTime.
-//
 // # Confirmation of a Node
 //
 // The name of a machine is the last part of its ID. The computer name comes from the cloud's metadata, see
@@ -100,10 +96,6 @@ type pool struct {
 	mu sync.Mutex
 	// firstObservation is the newest observation when this provider first read the pool.
 	firstObservation time.Time
-	// surplus is by how much the active machines exceeded the desired size, at the last termination. surplusPeriod began
-	// when it last increased.
-	surplus       int
-	surplusPeriod settlePeriod
 }
 
 // lackingObservations holds the time of the first observation that lacked a machine, by name of the pool.

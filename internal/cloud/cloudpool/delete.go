@@ -40,7 +40,7 @@ func (p *Provider) DeleteKeepingSize(ctx context.Context, providerID string) (cl
 }
 
 func (p *Provider) deleteMachine(ctx context.Context, providerID string, options cloud.DeleteOptions) (cloud.Operation, error) {
-	f, err := p.findInFreshObservation(ctx, providerID, options, func() (foundMachine, error) { return p.findMachine(ctx, providerID) })
+	f, err := p.findInFreshObservation(ctx, providerID, func() (foundMachine, error) { return p.findMachine(ctx, providerID) })
 	if err != nil {
 		return cloud.Operation{}, err
 	}
@@ -53,7 +53,7 @@ func (p *Provider) DeleteMember(ctx context.Context, group, id string, options c
 	if err != nil {
 		return cloud.Operation{}, err
 	}
-	f, err := p.findInFreshObservation(ctx, id, options, func() (foundMachine, error) {
+	f, err := p.findInFreshObservation(ctx, id, func() (foundMachine, error) {
 		o, err := p.observePool(ctx, pool)
 		if err != nil {
 			return foundMachine{}, err
@@ -100,51 +100,19 @@ func (p *Provider) terminate(ctx context.Context, f foundMachine, options cloud.
 	}
 }
 
-// findInFreshObservation calls findMachine until its observation of the pool is newer than this provider and shows all
-// terminations, and returns the machine. A machine that is already being deleted needs no such observation.
-func (p *Provider) findInFreshObservation(ctx context.Context, name string, options cloud.DeleteOptions, findMachine func() (foundMachine, error)) (foundMachine, error) {
+// findInFreshObservation calls findMachine until its observation of the pool is newer than this provider, and returns
+// the machine. A machine that is already being deleted needs no newer observation.
+func (p *Provider) findInFreshObservation(ctx context.Context, name string, findMachine func() (foundMachine, error)) (foundMachine, error) {
 	var answer foundMachine
 	known, err := p.pollUntilTrue(ctx, func() (_ bool, err error) {
-		switch answer, err = findMachine(); {
-		case err != nil || answer.State == cloud.Deleting:
-			return err == nil, err
-		case !answer.observation.isNewerThanProvider():
-			return false, nil
-		}
-		return p.showsAllTerminations(ctx, &answer.observation, options)
+		answer, err = findMachine()
+		return err == nil && (answer.State == cloud.Deleting || answer.observation.isNewerThanProvider()), err
 	})
 	if err != nil || known {
 		return answer, err
 	}
 	return foundMachine{}, &needsObservationError{p.config.pollInterval(), fmt.Errorf(
 		"machine %s: waiting for a new observation of its pool, because it must not be terminated twice", name)}
-}
-
-// showsAllTerminations reports whether the observation shows the terminations of all other processes. Until it does, the
-// desired size is lower than the number of active machines. If the difference lasts longer than SettleTime, the pool has
-// more machines than desired. A termination without decrement may be repeated, because it does not change the desired
-// size.
-func (p *Provider) showsAllTerminations(ctx context.Context, o *observation, options cloud.DeleteOptions) (bool, error) {
-	if options.KeepSize {
-		return true, nil
-	}
-	size, err := o.pool.client.Size(ctx)
-	if err != nil {
-		return false, toProviderError(o.pool.name, err)
-	}
-	surplus := -size.Desired
-	for i := range o.machines {
-		if m := &o.machines[i]; m.IsActive() && !p.isTerminating(o, ProviderID(o.pool.name, m)) {
-			surplus++
-		}
-	}
-	o.pool.mu.Lock()
-	defer o.pool.mu.Unlock()
-	if surplus > o.pool.surplus {
-		o.pool.surplusPeriod = settlePeriod{before: o.at}
-	}
-	o.pool.surplus = max(0, surplus)
-	return surplus <= 0 || o.pool.surplusPeriod.isOver(o.at, p.config.settleTime()), nil
 }
 
 // beginTermination records the start of a machine's termination and returns true. It returns false if a

@@ -31,15 +31,10 @@ type failingServer struct {
 	status   int
 	observed time.Time
 	frozen   bool // no new observation
-	surplus  int  // by how much the machine exceeds the desired size
 	requests []wire.Removal
 }
 
 func (s *failingServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.URL.Path == "/pool/size" {
-		fmt.Fprintf(w, `{"timestamp":%q,"desiredSize":%d,"allocated":1,"active":1}`, s.observed.Format(time.RFC3339), 1-s.surplus)
-		return
-	}
 	if r.Method == http.MethodGet {
 		if !s.frozen {
 			s.observed = s.observed.Add(time.Second)
@@ -103,39 +98,6 @@ func TestI4MachineIsNotTerminatedTwiceWithinSettleTime(t *testing.T) {
 			check.Is(t, 2, len(s.requests))
 		})
 	}
-}
-
-// TestI4MachineTerminatedByOtherProcessIsNotTerminatedAgain uses a server with a lower desired size than machines. A
-// manager, a client or an earlier process may have terminated the machine.
-func TestI4MachineTerminatedByOtherProcessIsNotTerminatedAgain(t *testing.T) {
-	const machine = "aws:///i-0123456789abcdef0"
-	s := &failingServer{id: "i-0123456789abcdef0", observed: time.Now().UTC().Truncate(time.Second), frozen: true}
-	p := newTestProvider(t, s)
-	deleteLater := func(after time.Duration, accepted int) {
-		t.Helper()
-		s.observed = s.observed.Add(after)
-		if _, err := p.Delete(t.Context(), machine); (err == nil) != (accepted > 0) || err != nil && !cloud.IsThrottled(err) || len(s.requests) != accepted {
-			t.Errorf("%v after %d requests, want %d", err, len(s.requests), accepted)
-		}
-	}
-	deleteLater(0, 0) // the first observation of this provider
-	for s.surplus = 1; s.surplus <= 2; s.surplus++ {
-		deleteLater(2*time.Minute, 0)
-		deleteLater(2*time.Minute, 0) // the first observation after the termination
-		deleteLater(59*time.Second, 0)
-	}
-	must.NoError(t, check.Err(p.DeleteKeepingSize(t.Context(), machine)))
-	check.Is(t, 1, len(s.requests), "a termination without decrement does not wait")
-	p = newTestProvider(t, s)
-	s.requests = nil
-	deleteLater(0, 0)
-	deleteLater(time.Second, 0)
-	deleteLater(time.Second, 0)
-	deleteLater(time.Minute, 1) // the pool has more machines than desired
-	p = newTestProvider(t, s)
-	s.surplus, s.requests = 0, nil
-	deleteLater(0, 0)
-	deleteLater(time.Second, 1)
 }
 
 func TestFailedTerminationIsAnError(t *testing.T) {

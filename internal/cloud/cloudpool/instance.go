@@ -32,7 +32,6 @@ func (p *Provider) observePool(ctx context.Context, pool *pool) (observation, er
 	if pool.firstObservation.IsZero() {
 		pool.firstObservation = read.Timestamp
 	}
-	pool.surplusPeriod.recordObservation(read.Timestamp)
 	return observation{pool, read.Timestamp, read.Machines}, nil
 }
 
