@@ -105,8 +105,9 @@ type lackingObservations map[string]time.Time
 type termination struct {
 	// failed is the server's error; nil if there is none. The server's cloud may have received the request anyway.
 	failed error
-	period settlePeriod
-	at     time.Time
+	// observed is the observation at that time.
+	observed time.Time
+	at       time.Time
 }
 
 // New validates the configuration and returns a provider. It makes no request.

@@ -124,7 +124,7 @@ func (p *Provider) beginTermination(f foundMachine) (recorded bool, err error) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if t, ok := p.terminated[f.ProviderID]; ok && t.failed != nil && !f.observation.at.After(t.period.before) {
+	if t, ok := p.terminated[f.ProviderID]; ok && t.failed != nil && !f.observation.at.After(t.observed) {
 		return false, t.failed
 	}
 	for id, t := range p.terminated {
@@ -132,17 +132,8 @@ func (p *Provider) beginTermination(f foundMachine) (recorded bool, err error) {
 			delete(p.terminated, id)
 		}
 	}
-	p.terminated[f.ProviderID] = termination{period: settlePeriod{before: f.observation.at}, at: time.Now()}
+	p.terminated[f.ProviderID] = termination{observed: f.observation.at, at: time.Now()}
 	return true, nil
-}
-
-// restoreTermination records a termination that an earlier process has sent.
-func (p *Provider) restoreTermination(o operation) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if _, known := p.terminated[o.Machine]; !known {
-		p.terminated[o.Machine] = termination{period: settlePeriod{before: o.Observed}, at: time.Now()}
-	}
 }
 
 // recordTerminationFailure records the server's error for the termination of a machine.
@@ -200,7 +191,6 @@ func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.Operat
 	if o.Pool != "" {
 		return p.growthStatus(ctx, o)
 	}
-	p.restoreTermination(o)
 	f, err := p.findMachine(ctx, o.Machine)
 	switch {
 	case cloud.IsNotFound(err):
@@ -209,7 +199,7 @@ func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.Operat
 		return cloud.OperationStatus{RetryAfter: p.config.pollInterval()}, nil // missing, but not proven to be gone
 	case err != nil:
 		return cloud.OperationStatus{}, err
-	case f.State == cloud.Deleting:
+	case f.State == cloud.Deleting, f.observation.at.Sub(o.Observed) <= p.config.settleTime():
 		return cloud.OperationStatus{RetryAfter: p.config.pollInterval()}, nil
 	}
 	p.forgetTermination(f.ProviderID)

@@ -65,41 +65,6 @@ func newTestProvider(t *testing.T, s *failingServer) *Provider {
 	return p
 }
 
-// TestI4MachineIsNotTerminatedTwiceWithinSettleTime uses a server that could not observe its cloud for two minutes. Its
-// first observation after the termination still has the machine.
-func TestI4MachineIsNotTerminatedTwiceWithinSettleTime(t *testing.T) {
-	const machine = "aws:///i-0123456789abcdef0"
-	for name, restarted := range map[string]bool{"same process": false, "after a restart": true} {
-		t.Run(name, func(t *testing.T) {
-			s := &failingServer{id: "i-0123456789abcdef0", observed: time.Now().UTC().Truncate(time.Second), frozen: true}
-			p := newTestProvider(t, s)
-			op, err := p.Delete(t.Context(), machine)
-			for err != nil {
-				must.Not(t, !cloud.IsThrottled(err), "Delete: %v", err)
-				s.observed = s.observed.Add(time.Second)
-				op, err = p.Delete(t.Context(), machine)
-			}
-			if restarted {
-				p = newTestProvider(t, s)
-				_, err := p.Instances(t.Context(), "workers")
-				must.NoError(t, err)
-			}
-			for _, after := range []time.Duration{2 * time.Minute, 59 * time.Second} {
-				s.observed = s.observed.Add(after)
-				status, err := p.Status(t.Context(), op)
-				check.Not(t, err != nil || status.Done, "%s later: %+v, %v; want it in progress", after, status, err)
-				must.NoError(t, check.Err(p.Delete(t.Context(), machine)))
-				check.Is(t, 1, len(s.requests))
-			}
-			s.observed = s.observed.Add(time.Second)
-			status, err := p.Status(t.Context(), op)
-			check.Not(t, err != nil || status.Err == nil, "%+v, %v; want an error, because the machine is still alive", status, err)
-			must.NoError(t, check.Err(p.Delete(t.Context(), machine)))
-			check.Is(t, 2, len(s.requests))
-		})
-	}
-}
-
 func TestFailedTerminationIsAnError(t *testing.T) {
 	for _, id := range []string{"i-requested1", "f81d4fae-7dec-11d0-a765-00a0c91e6bf6"} {
 		s := &failingServer{id: id, failures: 2, status: http.StatusInternalServerError, observed: time.Now().UTC().Truncate(time.Second)}
