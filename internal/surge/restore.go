@@ -328,23 +328,27 @@ func (s *Surger) isPassedOn(ctx context.Context, r *record) bool {
 	if r.Target.UID == r.ReplicaSet.UID {
 		return true
 	}
-	ref := r.Target.ref()
-	w, err := call(ctx, func(ctx context.Context) (*kubeapi.Workload, error) { return s.api.GetWorkload(ctx, ref) })
-	return kubeapi.IsNotFound(err) || err == nil && (w.UID != r.Target.UID || owners{top: w, ref: ref}.isObserved())
+	o, err := s.readTop(ctx, r.Target.ref())
+	return kubeapi.IsNotFound(err) || err == nil && (o.top.UID != r.Target.UID || o.isObserved())
 }
 
 // isSettled reports whether the pod's controller has no more pods than it wants, and wants no more than before the raise.
 func (s *Surger) isSettled(ctx context.Context, r *record) bool {
-	ref := r.controllerRef()
-	w, err := call(ctx, func(ctx context.Context) (*kubeapi.Workload, error) { return s.api.GetWorkload(ctx, ref) })
-	switch {
-	case err != nil:
+	o, err := s.readTop(ctx, r.controllerRef())
+	if err != nil {
 		return kubeapi.IsNotFound(err)
-	case w.UID != r.ReplicaSet.UID, toMinSize(w.Spec.Replicas) > r.To: // its user has set a larger size
+	}
+	size := toMinSize(o.top.Spec.Replicas)
+	if o.top.UID != r.ReplicaSet.UID || size > r.To { // its user has set a larger size
 		return true
 	}
-	o := owners{top: w, ref: ref}
-	return o.isObserved() && toMinSize(w.Spec.Replicas) <= toMinSize(r.From) && w.Status.Replicas <= toMinSize(w.Spec.Replicas)
+	return o.isObserved() && size <= toMinSize(r.From) && o.top.Status.Replicas <= size
+}
+
+// readTop reads one workload.
+func (s *Surger) readTop(ctx context.Context, ref kubeapi.ObjectRef) (owners, error) {
+	w, err := call(ctx, func(ctx context.Context) (*kubeapi.Workload, error) { return s.api.GetWorkload(ctx, ref) })
+	return owners{top: w, ref: ref}, err
 }
 
 // controllerRef returns the controller of the pod. Only a Deployment or a Rollout has another one below it.
