@@ -21,9 +21,9 @@ import (
 )
 
 const (
-	// DefaultTimeout limits every request that is not a watch, unless the HTTP client has a timeout. An eviction may take eleven seconds. If many compete
-	// for one PodDisruptionBudget, the API server tries twenty times with half a second between. An eviction that
-	// times out earlier may use up the budget without evicting the pod.
+	// DefaultTimeout limits every request that is not a watch, unless the HTTP client has a timeout. An eviction may take
+	// eleven seconds. If many compete for one PodDisruptionBudget, the API server tries twenty times with half a second
+	// between. An eviction that times out earlier may use up the budget without evicting the pod.
 	DefaultTimeout = 20 * time.Second
 	// maxResponseBytes limits one response; a page of 200 pods with 64 KiB each fits.
 	maxResponseBytes = 16 << 20

@@ -33,7 +33,7 @@ const (
 	// restoreTime is how long after a crash the size of an owner may differ from its user's wish (I11).
 	restoreTime = time.Minute
 	// recordTime is how long after that a record may exist, and with it the deletion cost of its pod. Both stay for 30 s if a request for
-	// the surge may still be carried out, and for up to 2 min until a controller has removed the pod that is too many.
+	// the surge may still be carried out. They stay for up to 2 min until a controller has removed the pod that is too many.
 	recordTime = 150 * time.Second
 )
 
