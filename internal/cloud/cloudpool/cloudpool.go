@@ -16,6 +16,10 @@
 // [Config].SettleTime. After its start it terminates nothing before it has read a newer observation. That observation
 // shows the terminations of an earlier process.
 //
+// The desired size is current, and decreases with each termination. So if it is lower than the number of active
+// machines, the observation may list a machine that another process has terminated. The provider then waits until the
+// difference has lasted for [Config].SettleTime.
+//
 // # Confirmation of a Node
 //
 // The name of a machine is the last part of its ID. The computer name comes from the cloud's metadata, see
@@ -96,6 +100,10 @@ type pool struct {
 	mu sync.Mutex
 	// firstObservation is the newest observation when this provider first read the pool.
 	firstObservation time.Time
+	// surplus is by how much the active machines exceeded the desired size, at the last termination. surplusPeriod began
+	// when it last increased.
+	surplus       int
+	surplusPeriod settlePeriod
 }
 
 // lackingObservations holds the time of the first observation that lacked a machine, by name of the pool.
@@ -103,11 +111,13 @@ type lackingObservations map[string]time.Time
 
 // termination is a termination of a machine that a server has accepted, or may have accepted.
 type termination struct {
-	// failed is the server's error; nil if there is none. The server's cloud may have received the request anyway.
+	// failed is the server's error, or says that the machine was still alive after SettleTime; nil if there is no error.
+	// After the server's error its cloud may have received the request anyway.
 	failed error
-	// observed is the observation at that time.
-	observed time.Time
-	at       time.Time
+	// unanswered means that there was no valid answer. The server may have accepted the termination.
+	unanswered bool
+	period     settlePeriod
+	at         time.Time
 }
 
 // New validates the configuration and returns a provider. It makes no request.

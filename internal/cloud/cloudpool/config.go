@@ -28,8 +28,9 @@ type Config struct {
 	// RequestTimeout limits each request, including its body, 1s to 30m. The default is 5m, because a server may wait
 	// for its cloud.
 	RequestTimeout cloud.Duration `json:"requestTimeout,omitempty"`
-	// SettleTime is how long a server may report a terminated machine as alive, measured between observations, 0 to
-	// 10m. The default is 1m. If the machine is still alive after that, the termination failed.
+	// SettleTime is how long a server may report a terminated machine as alive, 0 to 10m. The default is 1m. It is
+	// measured between observations, from the first one after the termination. If the machine is still alive after
+	// that, the termination failed.
 	SettleTime *cloud.Duration `json:"settleTime,omitempty"`
 	// PollInterval is the delay before a server is read again while its observation is too old, 10ms to 5m. The default
 	// is 5s.

@@ -40,7 +40,7 @@ func (p *Provider) DeleteKeepingSize(ctx context.Context, providerID string) (cl
 }
 
 func (p *Provider) deleteMachine(ctx context.Context, providerID string, options cloud.DeleteOptions) (cloud.Operation, error) {
-	f, err := p.findInFreshObservation(ctx, providerID, func() (foundMachine, error) { return p.findMachine(ctx, providerID) })
+	f, err := p.findInFreshObservation(ctx, providerID, options, func() (foundMachine, error) { return p.findMachine(ctx, providerID) })
 	if err != nil {
 		return cloud.Operation{}, err
 	}
@@ -53,7 +53,7 @@ func (p *Provider) DeleteMember(ctx context.Context, group, id string, options c
 	if err != nil {
 		return cloud.Operation{}, err
 	}
-	f, err := p.findInFreshObservation(ctx, id, func() (foundMachine, error) {
+	f, err := p.findInFreshObservation(ctx, id, options, func() (foundMachine, error) {
 		o, err := p.observePool(ctx, pool)
 		if err != nil {
 			return foundMachine{}, err
@@ -92,27 +92,86 @@ func (p *Provider) terminate(ctx context.Context, f foundMachine, options cloud.
 		return p.recheckAfterRefusedTermination(ctx, f, o, started, toProviderError(pool.name, err))
 	case wire.AsStatusError(err) != nil && wire.AsStatusError(err).FromServer: // 5xx
 		err = toProviderError(pool.name, err)
-		p.recordTerminationFailure(f.ProviderID, err)
+		p.recordTerminationFailure(f.ProviderID, err, false)
 		return cloud.Operation{}, err
-	default:
-		// The termination may have been accepted. It counts as accepted until the next observation.
-		return cloud.Operation{}, toProviderError(pool.name, err)
+	default: // the server may have accepted the termination
+		err = toProviderError(pool.name, err)
+		p.recordTerminationFailure(f.ProviderID, err, true)
+		return cloud.Operation{}, err
 	}
 }
 
-// findInFreshObservation calls findMachine until its observation of the pool is newer than this provider, and returns
-// the machine. A machine that is already being deleted needs no newer observation.
-func (p *Provider) findInFreshObservation(ctx context.Context, name string, findMachine func() (foundMachine, error)) (foundMachine, error) {
+// findInFreshObservation calls findMachine until a termination of the machine cannot be a second one, and returns the
+// machine. Its observation of the pool is then newer than this provider, and shows all earlier terminations. A machine that
+// is already being deleted needs no such observation.
+func (p *Provider) findInFreshObservation(ctx context.Context, name string, options cloud.DeleteOptions, findMachine func() (foundMachine, error)) (foundMachine, error) {
 	var answer foundMachine
+	var wait string
 	known, err := p.pollUntilTrue(ctx, func() (_ bool, err error) {
-		answer, err = findMachine()
-		return err == nil && (answer.State == cloud.Deleting || answer.observation.isNewerThanProvider()), err
+		if answer, err = findMachine(); err == nil && answer.State != cloud.Deleting {
+			wait, err = p.reasonToAwaitObservation(ctx, &answer, options)
+		}
+		return err == nil && (answer.State == cloud.Deleting || wait == ""), err
 	})
 	if err != nil || known {
 		return answer, err
 	}
 	return foundMachine{}, &needsObservationError{p.config.pollInterval(), fmt.Errorf(
-		"machine %s: waiting for a new observation of its pool, because it must not be terminated twice", name)}
+		"machine %s: waiting for a new observation of its pool, because it must not be terminated twice: %s", name, wait)}
+}
+
+// reasonToAwaitObservation returns why the server may already have accepted a termination of the machine, although the
+// observation still lists it. It returns "" if this is impossible.
+func (p *Provider) reasonToAwaitObservation(ctx context.Context, f *foundMachine, options cloud.DeleteOptions) (string, error) {
+	if !f.observation.isNewerThanProvider() {
+		return "the server has not observed its cloud since this program started", nil
+	}
+	if err := p.unansweredTermination(f); err != nil {
+		return fmt.Sprintf("its last termination got no valid answer (%s)", err), nil
+	}
+	return p.reasonToAwaitOthers(ctx, &f.observation, options)
+}
+
+// unansweredTermination returns the error of the machine's last termination if it got no valid answer and has not settled.
+func (p *Provider) unansweredTermination(f *foundMachine) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t := p.terminated[f.ProviderID]
+	if t.unanswered && !t.period.isOver(f.observation.at, p.config.settleTime()) {
+		return t.failed
+	}
+	return nil
+}
+
+// reasonToAwaitOthers returns why another process may have terminated a machine that the observation lists. Until the
+// observation shows such a termination, the desired size is lower than the number of active machines. If the difference
+// lasts for SettleTime, the pool has more machines than desired. A termination without decrement may be repeated, because
+// it does not change the desired size.
+func (p *Provider) reasonToAwaitOthers(ctx context.Context, o *observation, options cloud.DeleteOptions) (string, error) {
+	if options.KeepSize {
+		return "", nil
+	}
+	size, err := o.pool.client.Size(ctx)
+	if err != nil {
+		return "", toProviderError(o.pool.name, err)
+	}
+	active := 0
+	for i := range o.machines {
+		if m := &o.machines[i]; m.IsActive() && !p.isTerminating(o, ProviderID(o.pool.name, m)) {
+			active++
+		}
+	}
+	surplus := max(0, active-size.Desired)
+	o.pool.mu.Lock()
+	defer o.pool.mu.Unlock()
+	if surplus > o.pool.surplus {
+		o.pool.surplusPeriod = settlePeriod{before: o.at}
+	}
+	o.pool.surplus = surplus
+	if surplus == 0 || o.pool.surplusPeriod.isOver(o.at, p.config.settleTime()) {
+		return "", nil
+	}
+	return fmt.Sprintf("the pool has %d active machines and a desired size of %d, so another client may have terminated one", active, size.Desired), nil
 }
 
 // beginTermination records the start of a machine's termination and returns true. It returns false if a
@@ -124,7 +183,7 @@ func (p *Provider) beginTermination(f foundMachine) (recorded bool, err error) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if t, ok := p.terminated[f.ProviderID]; ok && t.failed != nil && !f.observation.at.After(t.observed) {
+	if t := p.terminated[f.ProviderID]; t.failed != nil && !f.observation.at.After(t.period.before) {
 		return false, t.failed
 	}
 	for id, t := range p.terminated {
@@ -132,16 +191,27 @@ func (p *Provider) beginTermination(f foundMachine) (recorded bool, err error) {
 			delete(p.terminated, id)
 		}
 	}
-	p.terminated[f.ProviderID] = termination{observed: f.observation.at, at: time.Now()}
+	p.terminated[f.ProviderID] = termination{period: settlePeriod{before: f.observation.at}, at: time.Now()}
 	return true, nil
 }
 
-// recordTerminationFailure records the server's error for the termination of a machine.
-func (p *Provider) recordTerminationFailure(providerID string, err error) {
+// restoreTermination records a termination that an earlier process has sent. It changes no record of this process, because
+// that one may say that the termination has failed.
+func (p *Provider) restoreTermination(o operation) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, known := p.terminated[o.Machine]; !known {
+		p.terminated[o.Machine] = termination{period: settlePeriod{before: o.Observed}, at: time.Now()}
+	}
+}
+
+// recordTerminationFailure records the error for the termination of a machine. An unanswered termination may have been
+// accepted.
+func (p *Provider) recordTerminationFailure(providerID string, err error, unanswered bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	t := p.terminated[providerID]
-	t.failed = err
+	t.failed, t.unanswered = err, unanswered
 	p.terminated[providerID] = t
 }
 
@@ -191,6 +261,7 @@ func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.Operat
 	if o.Pool != "" {
 		return p.growthStatus(ctx, o)
 	}
+	p.restoreTermination(o)
 	f, err := p.findMachine(ctx, o.Machine)
 	switch {
 	case cloud.IsNotFound(err):
@@ -199,10 +270,10 @@ func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.Operat
 		return cloud.OperationStatus{RetryAfter: p.config.pollInterval()}, nil // missing, but not proven to be gone
 	case err != nil:
 		return cloud.OperationStatus{}, err
-	case f.State == cloud.Deleting, f.observation.at.Sub(o.Observed) <= p.config.settleTime():
+	case f.State == cloud.Deleting:
 		return cloud.OperationStatus{RetryAfter: p.config.pollInterval()}, nil
 	}
-	p.forgetTermination(f.ProviderID)
-	return cloud.OperationStatus{Done: true, Err: fmt.Errorf("machine %s is still %s at %s, after its termination was accepted", f.id, f.State,
-		f.observation.at.Format(time.RFC3339))}, nil
+	err = fmt.Errorf("machine %s is still %s at %s, after its termination was accepted", f.id, f.State, f.observation.at.Format(time.RFC3339))
+	p.recordTerminationFailure(f.ProviderID, err, false)
+	return cloud.OperationStatus{Done: true, Err: err}, nil
 }

@@ -31,10 +31,16 @@ type failingServer struct {
 	status   int
 	observed time.Time
 	frozen   bool // no new observation
+	surplus  int  // by how much the machine exceeds the desired size
+	page     bool // answer terminations with a page
 	requests []wire.Removal
 }
 
 func (s *failingServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == "/pool/size" {
+		fmt.Fprintf(w, `{"timestamp":%q,"desiredSize":%d,"allocated":1,"active":1}`, s.observed.Format(time.RFC3339), 1-s.surplus)
+		return
+	}
 	if r.Method == http.MethodGet {
 		if !s.frozen {
 			s.observed = s.observed.Add(time.Second)
@@ -49,7 +55,10 @@ func (s *failingServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	_ = json.NewDecoder(r.Body).Decode(&asked)
 	s.requests = append(s.requests, wire.Removal{MachineID: asked.MachineID, Decrement: asked.Decrement})
-	if len(s.requests) <= s.failures {
+	switch {
+	case s.page:
+		fmt.Fprint(w, "<html>")
+	case len(s.requests) <= s.failures:
 		w.WriteHeader(s.status)
 		fmt.Fprint(w, `{"message":"the spot market is closed","detail":""}`)
 	}
@@ -63,6 +72,108 @@ func newTestProvider(t *testing.T, s *failingServer) *Provider {
 	p, err := New(Config{Pools: []PoolConfig{{Name: "workers", URL: server.URL}}, ObservationWait: &wait}, Options{})
 	must.NoError(t, err)
 	return p
+}
+
+// TestI4MachineIsNotTerminatedTwiceWithinSettleTime uses a server that could not observe its cloud for two minutes. Its
+// first observation after the termination still has the machine.
+func TestI4MachineIsNotTerminatedTwiceWithinSettleTime(t *testing.T) {
+	const machine = "aws:///i-0123456789abcdef0"
+	for name, restarted := range map[string]bool{"same process": false, "after a restart": true} {
+		t.Run(name, func(t *testing.T) {
+			s := &failingServer{id: "i-0123456789abcdef0", observed: time.Now().UTC().Truncate(time.Second), frozen: true}
+			p := newTestProvider(t, s)
+			op, err := p.Delete(t.Context(), machine)
+			for err != nil {
+				must.Not(t, !cloud.IsThrottled(err), "Delete: %v", err)
+				s.observed = s.observed.Add(time.Second)
+				op, err = p.Delete(t.Context(), machine)
+			}
+			if restarted {
+				p = newTestProvider(t, s)
+				_, err := p.Instances(t.Context(), "workers")
+				must.NoError(t, err)
+			}
+			for _, after := range []time.Duration{2 * time.Minute, 59 * time.Second} {
+				s.observed = s.observed.Add(after)
+				status, err := p.Status(t.Context(), op)
+				check.Not(t, err != nil || status.Done, "%s later: %+v, %v; want it in progress", after, status, err)
+				must.NoError(t, check.Err(p.Delete(t.Context(), machine)))
+				check.Is(t, 1, len(s.requests))
+			}
+			s.observed = s.observed.Add(time.Second)
+			status, err := p.Status(t.Context(), op)
+			check.Not(t, err != nil || status.Err == nil, "%+v, %v; want an error, because the machine is still alive", status, err)
+			must.NoError(t, check.Err(p.Delete(t.Context(), machine)))
+			check.Is(t, 2, len(s.requests))
+		})
+	}
+}
+
+// TestI4UnansweredTerminationIsRepeatedAfterSettleTime uses a proxy in front of the server that answers with a page. The
+// server may have accepted the termination. The repeated termination fails too, and reading its status again does not delay
+// a third one.
+func TestI4UnansweredTerminationIsRepeatedAfterSettleTime(t *testing.T) {
+	const machine = "aws:///i-0123456789abcdef0"
+	s := &failingServer{id: "i-0123456789abcdef0", observed: time.Now().UTC().Truncate(time.Second), page: true}
+	p := newTestProvider(t, s)
+	_, err := p.Delete(t.Context(), machine)
+	check.Not(t, err == nil || cloud.IsThrottled(err), "%v, want an invalid answer", err)
+	s.frozen, s.page = true, false
+	for _, after := range []time.Duration{0, 2 * time.Minute, 59 * time.Second} {
+		s.observed = s.observed.Add(after)
+		_, again := p.Delete(t.Context(), machine)
+		check.Not(t, !cloud.IsThrottled(again) || !strings.Contains(again.Error(), err.Error()), "%s later: %v, want to wait because of %v", after, again, err)
+		i, err := p.Instance(t.Context(), machine)
+		check.Not(t, err != nil || i.State != cloud.Pending, "%+v, %v; want the state that the server reports", i, err)
+		check.Is(t, 1, len(s.requests))
+	}
+	s.observed = s.observed.Add(time.Second)
+	op, err := p.Delete(t.Context(), machine)
+	must.NoError(t, err)
+	for _, after := range []time.Duration{time.Second, time.Minute} {
+		s.observed = s.observed.Add(after)
+		must.NoError(t, check.Err(p.Status(t.Context(), op)))
+	}
+	for range 2 {
+		status, err := p.Status(t.Context(), op)
+		check.Not(t, err != nil || status.Err == nil, "%+v, %v; want an error, because the machine is still alive", status, err)
+	}
+	check.Is(t, 2, len(s.requests))
+	must.NoError(t, check.Err(p.Delete(t.Context(), machine)))
+	check.Is(t, 3, len(s.requests))
+}
+
+// TestI4MachineTerminatedByOtherProcessIsNotTerminatedAgain uses a server with a lower desired size than machines. A
+// manager, a client or an earlier process may have terminated the machine.
+func TestI4MachineTerminatedByOtherProcessIsNotTerminatedAgain(t *testing.T) {
+	const machine = "aws:///i-0123456789abcdef0"
+	s := &failingServer{id: "i-0123456789abcdef0", observed: time.Now().UTC().Truncate(time.Second), frozen: true}
+	p := newTestProvider(t, s)
+	deleteLater := func(after time.Duration, accepted int) {
+		t.Helper()
+		s.observed = s.observed.Add(after)
+		if _, err := p.Delete(t.Context(), machine); (err == nil) != (accepted > 0) || err != nil && !cloud.IsThrottled(err) || len(s.requests) != accepted {
+			t.Errorf("%v after %d requests, want %d", err, len(s.requests), accepted)
+		}
+	}
+	deleteLater(0, 0) // the first observation of this provider
+	for s.surplus = 1; s.surplus <= 2; s.surplus++ {
+		deleteLater(2*time.Minute, 0)
+		deleteLater(2*time.Minute, 0) // the first observation after the termination
+		deleteLater(59*time.Second, 0)
+	}
+	must.NoError(t, check.Err(p.DeleteKeepingSize(t.Context(), machine)))
+	check.Is(t, 1, len(s.requests), "a termination without decrement does not wait")
+	p = newTestProvider(t, s)
+	s.requests = nil
+	deleteLater(0, 0)
+	deleteLater(time.Second, 0)
+	deleteLater(time.Second, 0)
+	deleteLater(time.Minute, 1) // the pool has more machines than desired
+	p = newTestProvider(t, s)
+	s.surplus, s.requests = 0, nil
+	deleteLater(0, 0)
+	deleteLater(time.Second, 1)
 }
 
 func TestFailedTerminationIsAnError(t *testing.T) {

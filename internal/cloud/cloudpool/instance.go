@@ -26,26 +26,31 @@ func (p *Provider) observePool(ctx context.Context, pool *pool) (observation, er
 	if err != nil {
 		return observation{}, toProviderError(pool.name, err)
 	}
-	p.recordSeenMachines(pool, read.Machines)
+	p.recordSeenMachines(pool, &read)
 	pool.mu.Lock()
 	defer pool.mu.Unlock()
 	if pool.firstObservation.IsZero() {
 		pool.firstObservation = read.Timestamp
 	}
+	pool.surplusPeriod.recordObservation(read.Timestamp)
 	return observation{pool, read.Timestamp, read.Machines}, nil
 }
 
-// recordSeenMachines records for each machine which pool lists it, and that it is not missing. It forgets a machine that no
-// observation has listed for retentionTime.
-func (p *Provider) recordSeenMachines(pool *pool, machines []wire.Machine) {
+// recordSeenMachines records for each machine which pool lists it, that it is not missing, and the settle period of its
+// termination. It forgets a machine that no observation has listed for retentionTime.
+func (p *Provider) recordSeenMachines(pool *pool, read *wire.Pool) {
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for i := range machines {
-		m := &machines[i]
+	for i := range read.Machines {
+		m := &read.Machines[i]
 		if key := ProviderID(pool.name, m); m.State != wire.Terminated {
 			p.lastSeen[key] = sighting{pool, now}
 			delete(p.missing, key)
+			if t, ok := p.terminated[key]; ok {
+				t.period.recordObservation(read.Timestamp)
+				p.terminated[key] = t
+			}
 		} else if p.lastSeen[key].pool == pool {
 			delete(p.lastSeen, key)
 		}
@@ -176,13 +181,13 @@ func toState(s wire.MachineState) cloud.State {
 	return cloud.Unknown
 }
 
-// isTerminating reports whether a termination of a machine was accepted during the last SettleTime. The observation may
+// isTerminating reports whether a termination of a machine was accepted and has not settled yet. The observation may
 // still report such a machine as alive.
 func (p *Provider) isTerminating(o *observation, providerID string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	t, ok := p.terminated[providerID]
-	return ok && t.failed == nil && o.at.Sub(t.observed) <= p.config.settleTime()
+	return ok && t.failed == nil && !t.period.isOver(o.at, p.config.settleTime())
 }
 
 // foundMachine is a machine and the observation that lists it.
