@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -269,9 +270,9 @@ func WriteTempFile(tb testing.TB, name, text string) string {
 	return path
 }
 
-// defaultParallel is the default of the test flag -parallel. Most tests wait for notices and for pods to stop, so
-// they use little processor time.
-const defaultParallel = "24"
+// DefaultParallel is the default of the test flag -parallel. Most tests wait for notices and for pods to stop, so
+// they use little processor time. A package whose tests start many programs lowers it in TestMain.
+var DefaultParallel = 24
 
 // RunTestsAndStopShared runs a package's tests, stops the shared testbed, and returns the exit code.
 func RunTestsAndStopShared(m *testing.M) int {
@@ -282,7 +283,7 @@ func RunTestsAndStopShared(m *testing.M) int {
 	chosen := false
 	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })
 	if !chosen {
-		if err := flag.Set("test.parallel", defaultParallel); err != nil {
+		if err := flag.Set("test.parallel", strconv.Itoa(DefaultParallel)); err != nil {
 			println("-test.parallel:", err.Error())
 			return 1
 		}

@@ -38,7 +38,10 @@ import (
 	provider "github.com/slipway-dev/slipway/internal/cloud/cloudpool"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.RunTestsAndStopShared(m)) }
+func TestMain(m *testing.M) {
+	testbed.DefaultParallel = 10 // most tests start a server and a manager, some of them several times
+	os.Exit(testbed.RunTestsAndStopShared(m))
+}
 
 // testTimeout limits a test, starting when the control plane runs and the product is built. Tests need far less time, but
 // the host may be busy.
