@@ -56,16 +56,19 @@ type cluster struct {
 	// seen yet. It acts on the last one that it has seen.
 	deploymentLag time.Duration
 	unseen        []deploymentSize
-	removalLag    time.Duration // from a lower size until the ReplicaSet controller removes a pod
-	surplusAt     time.Time     // since when there are too many pods
-	stalledFor    time.Duration // from stalledAt: the EndpointSlice controller does nothing
-	stalledAt     time.Time
-	watchLag      time.Duration // until a watch of pods shows a change
-	readyLag      time.Duration // until the ReplicaSet controller sees that a pod is Ready
-	minReady      time.Duration // spec.minReadySeconds of a CloneSet
-	scaleLimit    int           // spec.scaleStrategy.maxUnavailable of a CloneSet; 0 is none
-	metric        int32
-	gitOps        time.Duration // period in which a GitOps tool writes the wanted size; 0 is none
+	// removalLag is the time from chosenAt, when the ReplicaSet controller has chosen pods to delete, until it deletes them. It also deletes
+	// them if other pods have left meanwhile, because its requests wait in a queue.
+	removalLag time.Duration
+	chosen     []*kubeapi.Pod
+	chosenAt   time.Time
+	stalledFor time.Duration // from stalledAt: the EndpointSlice controller does nothing
+	stalledAt  time.Time
+	watchLag   time.Duration // until a watch of pods shows a change
+	readyLag   time.Duration // until the ReplicaSet controller sees that a pod is Ready
+	minReady   time.Duration // spec.minReadySeconds of a CloneSet
+	scaleLimit int           // spec.scaleStrategy.maxUnavailable of a CloneSet; 0 is none
+	metric     int32
+	gitOps     time.Duration // period in which a GitOps tool writes the wanted size; 0 is none
 
 	// wanted is the size that the user wants, or the user's minimum of an autoscaler.
 	wanted       int32
@@ -331,29 +334,19 @@ func (c *cluster) reconcilePods(now time.Time) {
 	if c.scaleLimit > 0 {
 		missing = min(missing, c.scaleLimit-unavailable) // scaleUpLimit of calculateDiffsWithExpectation
 	}
-	for range missing {
-		c.createPod(now)
-	}
-	diff := len(active) - size
-	if diff <= 0 || c.surplusAt.IsZero() {
-		c.surplusAt = now
-	}
-	if diff > 0 && now.Sub(c.surplusAt) >= c.removalLag {
-		slices.SortFunc(active, c.compareForDeletion)
-		ready, serving := c.countReady(), c.countServing(now)
-		mayDelete := len(active)
-		if c.isCloneSet() {
-			mayDelete = (size+4)/5 + diff - unavailable // deleteReadyLimit of calculateDiffsWithExpectation, with the default of 20 %
+	if len(c.chosen) == 0 { // otherwise it first awaits its deletions
+		for range missing {
+			c.createPod(now)
 		}
-		for _, p := range active[:diff] {
-			if c.isCounted(p) {
-				if mayDelete <= 0 {
-					continue
-				}
-				mayDelete--
-			}
+		c.choosePods(active, size, unavailable)
+		c.chosenAt = now
+	}
+	if len(c.chosen) > 0 && now.Sub(c.chosenAt) >= c.removalLag {
+		ready, serving := c.countReady(), c.countServing(now)
+		for _, p := range c.chosen {
 			c.terminate(p, now)
 		}
+		c.chosen = nil
 		if ready > 0 && c.countReady() == 0 || !c.noService && serving > 0 && c.countServing(now) == 0 {
 			c.t.Errorf("the ReplicaSet controller has deleted the only ready pod or endpoint")
 		}
@@ -392,6 +385,28 @@ func (c *cluster) reconcilePods(now time.Time) {
 	}
 	c.leastReady = min(c.leastReady, c.countReady())
 	c.leastServing = min(c.leastServing, c.countServing(now))
+}
+
+// choosePods chooses the pods that the ReplicaSet controller deletes because there are too many.
+func (c *cluster) choosePods(active []*kubeapi.Pod, size, unavailable int) {
+	diff := len(active) - size
+	if diff <= 0 {
+		return
+	}
+	slices.SortFunc(active, c.compareForDeletion)
+	mayDelete := len(active)
+	if c.isCloneSet() {
+		mayDelete = (size+4)/5 + diff - unavailable // deleteReadyLimit of calculateDiffsWithExpectation, with the default of 20 %
+	}
+	for _, p := range active[:diff] {
+		if c.isCounted(p) {
+			if mayDelete <= 0 {
+				continue
+			}
+			mayDelete--
+		}
+		c.chosen = append(c.chosen, p)
+	}
 }
 
 func (c *cluster) terminate(p *kubeapi.Pod, now time.Time) {

@@ -237,13 +237,11 @@ func (s *Surger) restoreExpired(ctx context.Context, l kubeapi.Lease) error {
 	if changedBy == "" {
 		settling, cancelSettling := context.WithTimeout(ctx, settleWait)
 		defer cancelSettling()
-		s.awaitSettled(settling, h, r)
+		if !s.awaitSettled(settling, h, r) && ctx.Err() != nil {
+			return ctx.Err() // the record expires, and another process waits longer
+		}
 	}
-	lastTime := restoreTimeout
-	if ctx.Err() != nil { // the process ends
-		lastTime = requestTimeout
-	}
-	ctx, cancelLast := context.WithTimeout(context.WithoutCancel(ctx), lastTime)
+	ctx, cancelLast := context.WithTimeout(context.WithoutCancel(ctx), restoreTimeout)
 	defer cancelLast()
 	switch {
 	case h.isLost():

@@ -2,6 +2,8 @@ package surge
 
 import (
 	"context"
+	"fmt"
+	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
@@ -206,6 +208,85 @@ func TestNextDrainAwaitsTheControllersAfterACrash(t *testing.T) {
 				wait.Wait()
 			})
 		})
+	}
+}
+
+// TestRestartsKeepAReadyPod drains a node with one process after another, on a slow control plane. Each but the last crashes or is stopped,
+// perhaps while it takes back what the one before has left.
+func TestRestartsKeepAReadyPod(t *testing.T) {
+	for seed := range 150 {
+		ok := t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			r := rand.New(rand.NewPCG(uint64(seed), 8))
+			seconds := func(n int) time.Duration { return time.Duration(r.IntN(1000*n)) * time.Millisecond }
+			simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+				c.noService = seed%2 == 0
+				c.startup, c.deploymentLag, c.removalLag = seconds(10), seconds(20), seconds(40)
+				c.stallEndpoints(seconds(60))
+				const last = 3
+				for n := range last + 1 {
+					p := c.newProcess(ctx, fmt.Sprintf("n1/%d", n))
+					delays := rand.New(rand.NewPCG(uint64(seed), uint64(9+n)))
+					var mu sync.Mutex
+					p.client.nextFault = func(int) fault {
+						mu.Lock()
+						defer mu.Unlock()
+						return fault{before: time.Duration(delays.IntN(1500)) * time.Millisecond}
+					}
+					stop := p.client.kill
+					if r.IntN(2) == 0 {
+						stop = p.crash
+					}
+					if n < last {
+						time.AfterFunc(seconds(90), stop)
+					}
+					var wait sync.WaitGroup
+					wait.Go(func() { p.RestoreExpired(p.ctx) })
+					p.drain()
+					if n == last {
+						time.Sleep(3 * time.Minute) // for records that stay for a late request
+					}
+					p.client.kill()
+					wait.Wait()
+				}
+				pod := c.pod(leaving)
+				check.Not(t, pod != nil && pod.DeletionTimestamp == nil, "the pod stays")
+				ready, _ := c.leastCounts()
+				check.Is(t, 1, ready)
+				check.Is(t, "", c.findTraces())
+			})
+		})
+		if !ok {
+			return
+		}
+	}
+}
+
+// drain makes the leaving pod leave as a drain does, until the process ends.
+func (p *process) drain() {
+	c := p.client.cluster
+	for {
+		pod := c.pod(leaving)
+		if pod == nil || pod.DeletionTimestamp != nil {
+			return
+		}
+		d, err := p.Decide(p.ctx, *pod, nil, time.Time{}, time.Time{})
+		if err == nil && d.Verdict == Needed {
+			result := p.Run(p.ctx, Request{Pod: *pod, Node: "n1", Decision: d, OnProgress: func(g Progress) {
+				if g.Step == Evictable {
+					time.AfterFunc(time.Second, func() { c.evict(leaving) })
+				}
+			}})
+			isExpected := result.PodLeft || result.Reason == ReasonNotNeeded || p.ctx.Err() != nil
+			check.Not(c.t, !isExpected, "result %+v", result)
+		}
+		switch {
+		case p.ctx.Err() != nil:
+			return
+		case err != nil: // it is tried again
+			time.Sleep(time.Second)
+		default:
+			c.evict(leaving)
+		}
 	}
 }
 
