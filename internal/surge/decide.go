@@ -273,8 +273,9 @@ func (s *Surger) isRaised(ctx context.Context, ownerUID string) (bool, error) {
 	return err == nil && !r.AwaitsLateRequest, nil
 }
 
-// checkSteadyBesideSurges is checkSteady, but returns errBusy if another surge of the owner may be why the owner is not steady.
-func (s *Surger) checkSteadyBesideSurges(ctx context.Context, o owners) error {
+// checkSteadyBesideSurges is checkSteady, but returns errBusy if another surge of the owner may be why the owner is not steady. o are the
+// owners of the pod.
+func (s *Surger) checkSteadyBesideSurges(ctx context.Context, pod *kubeapi.Pod, o owners) error {
 	steadyErr := o.checkSteady()
 	var refused *refusal
 	if !errors.As(steadyErr, &refused) || refused.reason != ReasonRollout {
@@ -287,7 +288,11 @@ func (s *Surger) checkSteadyBesideSurges(ctx context.Context, o owners) error {
 	case raised:
 		return errBusy
 	}
-	return steadyErr
+	// That surge may have ended since the owners were read: it deletes its record once their controllers have seen the size.
+	if o, err = s.readOwners(ctx, pod); err != nil {
+		return err
+	}
+	return o.checkSteady()
 }
 
 // checkPossible returns a refusal if the pod needs a successor but cannot get one. It stores the autoscaler in d.
@@ -304,7 +309,7 @@ func (s *Surger) checkPossible(
 		}
 	}
 	// A surge that needs a successor waits until the other surge of the owner has ended.
-	if err := s.checkSteadyBesideSurges(ctx, o); err != nil && !errors.Is(err, errBusy) {
+	if err := s.checkSteadyBesideSurges(ctx, pod, o); err != nil && !errors.Is(err, errBusy) {
 		return err
 	}
 	if o.top.Spec.Strategy.Type == "Recreate" && wish != "true" {

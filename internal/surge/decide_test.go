@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -387,6 +388,38 @@ func (c *cluster) toRollout(hash string) {
 	c.deployment.Annotations = nil
 	c.deployment.Status.StableRS, c.deployment.Status.CurrentPodHash = "abc", hash
 	c.deployment.Status.ObservedGeneration = json.RawMessage(`"1"`)
+}
+
+// TestSurgeThatEndsWhileItsRecordIsReadIsNoRollout ends another surge of the owner between the read of the owner and that of the record.
+func TestSurgeThatEndsWhileItsRecordIsReadIsNoRollout(t *testing.T) {
+	simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+		c.deploymentLag = time.Hour
+		crashed, next := c.newProcess(ctx, "n1/1"), c.newProcess(ctx, "n1/2")
+		crashed.surge(leaving, time.Time{}, func(p Progress) {
+			if p.Step == AwaitingReady {
+				crashed.crash()
+			}
+		})
+		end := sync.OnceFunc(func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			check.Is(t, 1, len(c.leases))
+			c.setReplicas(c.deployment, 1, FieldManager)
+			c.deploymentLag, c.unseen = 0, nil
+			c.updateStatus()
+			clear(c.leases)
+		})
+		next.client.faultOf = func(request string) fault {
+			if request == "GetLease" {
+				end()
+			}
+			return fault{}
+		}
+		d, result := next.surge(leaving, time.Time{}, nil)
+		check.Is(t, Needed, d.Verdict, d)
+		check.Is(t, true, result.PodLeft, result)
+		check.Is(t, "", c.findTraces())
+	})
 }
 
 func TestDecideReturnsErrorIfOwnerIsUnreadable(t *testing.T) {

@@ -193,7 +193,7 @@ func (x *surgeRun) plan(ctx context.Context) (*record, error) {
 	if x.hold != nil { // the record is that of this surge
 		err = o.checkSteady()
 	} else {
-		err = s.checkSteadyBesideSurges(ctx, o)
+		err = s.checkSteadyBesideSurges(ctx, current, o)
 	}
 	if err != nil {
 		return nil, err
