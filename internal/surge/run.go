@@ -954,11 +954,9 @@ func (x *surgeRun) end(ctx context.Context, cause error) error {
 	if h == nil || x.raised && mayStay && changedBy == "" && !x.s.awaitSettled(settling, h, x.record) {
 		return cause // another process waits longer, if there is a record
 	}
-	releasing, cancelRelease := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
+	restoreEnd, _ := restoring.Deadline()
+	releasing, cancelRelease := context.WithTimeout(context.WithoutCancel(ctx), max(requestTimeout, time.Until(restoreEnd)))
 	defer cancelRelease()
-	if restoring.Err() == nil {
-		releasing = restoring
-	}
 	x.result.RestoreErr = h.release(releasing)
 	return cause
 }

@@ -989,6 +989,26 @@ func TestDeletedTargetLeavesSizesOfOthers(t *testing.T) {
 	}
 }
 
+// TestRecordIsDeletedAfterControllersThatNeedAsLongAsARestoration has an API server that needs 2 s for the deletion.
+func TestRecordIsDeletedAfterControllersThatNeedAsLongAsARestoration(t *testing.T) {
+	for ms := 12000; ms <= 15000; ms += 500 {
+		simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
+			c.noRoom, c.deploymentLag = true, time.Duration(ms)*time.Millisecond
+			p := c.newProcess(ctx, "n1/1")
+			p.client.faultOf = func(request string) fault {
+				if request == "DeleteLease" {
+					return fault{before: 2 * time.Second}
+				}
+				return fault{}
+			}
+			result := p.Run(ctx, c.request(startDecision(), time.Time{}))
+			check.Is(t, ReasonUnschedulable, result.Reason)
+			check.Not(t, result.RestoreErr != nil, "after controllers that need %s: %v", c.deploymentLag, result.RestoreErr)
+			check.Is(t, "", c.findTraces())
+		})
+	}
+}
+
 func TestI11RaiseIsLoweredAfterTheSlowestWebhook(t *testing.T) {
 	simulate(t, single, func(t *testing.T, ctx context.Context, c *cluster) {
 		p, other := c.newProcess(ctx, "n1/1"), c.newProcess(ctx, "n2/1")
