@@ -152,7 +152,7 @@ type podSurge struct {
 	denied bool
 	nextAt time.Time // earliest time of the next decision about a settled pod
 	// retryAt is when a decision that could not be made is tried again, and undecidedUntil when the pod is evicted without one. Both are
-	// zero after a decision.
+	// zero if no decision has failed since the last one.
 	retryAt, undecidedUntil time.Time
 	leftAt                  time.Time // when the surge said that the pod leaves
 	failures                int
@@ -343,7 +343,7 @@ func (d *Drain) recordSurgeDecision(p *podState, decision surge.Decision, err er
 		d.options.Logger.Warn("cannot decide yet whether a pod gets a successor first", "pod", p.name(), "err", err, "evictedAt", s.undecidedUntil)
 		return
 	}
-	s.retryAt, s.undecidedUntil = time.Time{}, time.Time{}
+	s.renewDecisionTime()
 	s.phase, s.nextAt = surgeSettled, now.Add(deniedDecisionPause)
 	// The first decision is usually made before the PDBs were read. A denial is news for a decision that was made without one.
 	if s.decided++; s.decided == 1 || !s.decidedDenied {
@@ -369,6 +369,9 @@ func (d *Drain) recordSurgeDecision(p *podState, decision surge.Decision, err er
 		}
 	}
 }
+
+// renewDecisionTime gives the next decision its whole time, at once.
+func (s *podSurge) renewDecisionTime() { s.retryAt, s.undecidedUntil = time.Time{}, time.Time{} }
 
 func (r *SurgeReport) setDecision(decision surge.Decision, err error) {
 	r.Decision, r.Problem = decision, ""
@@ -432,8 +435,9 @@ func (d *Drain) recordSurgeResult(p *podState, run *surgeRun, result surge.Resul
 	s, log := p.surge, d.options.Logger
 	delete(d.surgingOwners, s.controller)
 	for _, other := range d.remaining { // this successor may make theirs unnecessary
-		if o := other.surge; o != nil && o.phase == surgeQueued && o.controller == s.controller {
+		if o := other.surge; o != nil && (o.phase == surgeQueued || o.phase == surgeUndecided) && o.controller == s.controller {
 			o.phase = surgeUndecided
+			o.renewDecisionTime() // it has waited for this surge, and not for an answer
 		}
 	}
 	givenUp := s.phase != surgeRunning
@@ -473,6 +477,7 @@ func (d *Drain) recordSurgeResult(p *podState, run *surgeRun, result surge.Resul
 // settleFailed lets the pod be evicted without a surge. The next decision comes later after each failure, because every
 // surge starts and stops a pod.
 func (s *podSurge) settleFailed(now time.Time) {
+	s.renewDecisionTime()
 	s.phase, s.waitsFor = surgeSettled, ""
 	s.nextAt = now.Add(min(minFailedSurgePause<<min(s.failures, 8), maxFailedSurgePause))
 	s.failures++

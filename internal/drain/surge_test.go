@@ -511,6 +511,59 @@ func TestUndecidedPodIsNotEvicted(t *testing.T) {
 	})
 }
 
+// TestPodThatWaitedForAnotherSurgeIsDecidedWithTheWholeTime has no answer to the first decision about a pod. Then the surge of another pod
+// of the owner takes longer than a pod may stay undecided, and fails.
+func TestPodThatWaitedForAnotherSurgeIsDecidedWithTheWholeTime(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		s.addPod("first", withGrace(5*time.Second))
+		second := s.addPod("second", withGrace(5*time.Second))
+		f := newFakeSurger(s)
+		f.decide = func(ctx context.Context, c decideCall) (surge.Decision, error) {
+			if c.pod == "second" && c.n == 0 {
+				return surge.Decision{}, errors.New("no answer")
+			}
+			return needed(f.startup), ctx.Err()
+		}
+		f.run = func(ctx context.Context, f *fakeSurger, r surge.Request) surge.Result {
+			if r.Pod.Name == "second" {
+				return runOrdinary(ctx, f, r)
+			}
+			time.Sleep(maxUndecidedTime + time.Second)
+			return surge.Result{Reason: "unschedulable", Detail: "no node has room"}
+		}
+		r := runDrainTo(t, s, Drained, Options{Surger: f})
+		check.Is(t, Surged, podReportOf(t, r, second).Removal)
+	})
+}
+
+// TestPodThatWasGivenUpIsDecidedWithTheWholeTime has no time for a surge before the decision could be made. Its PDB denies the eviction, and
+// then the drain gets more time.
+func TestPodThatWasGivenUpIsDecidedWithTheWholeTime(t *testing.T) {
+	simulate(t, func(t *testing.T, s *sim) {
+		web, _ := s.addDenyingPDB("web", withGrace(5*time.Second))
+		f := newFakeSurger(s)
+		began, ended := time.Now(), 0
+		f.decide = func(ctx context.Context, c decideCall) (surge.Decision, error) {
+			if c.at.Sub(began) < 5*time.Second {
+				return surge.Decision{}, errors.New("no answer")
+			}
+			if ctx.Err() != nil {
+				ended++
+			}
+			return needed(f.startup), ctx.Err()
+		}
+		d, wait := startDrain(t.Context(), t, s, Options{Surger: f, TimeLimits: timeoutIn(time.Minute)})
+		for _, left := range []time.Duration{6 * time.Second, 10 * time.Minute} {
+			time.Sleep(time.Second)
+			d.SetTimeLimits(timeoutIn(left))
+		}
+		r, err := wait()
+		checkOutcome(t, r, err, Drained)
+		check.Is(t, Surged, podReportOf(t, r, web).Removal)
+		check.Is(t, 0, ended)
+	})
+}
+
 func TestHangingDecisionDelaysEvictionOnlyForATime(t *testing.T) {
 	for _, limits := range []TimeLimits{{}, {Deadline: time.Now().Add(time.Minute)}} {
 		simulate(t, func(t *testing.T, s *sim) {
