@@ -42,10 +42,10 @@ type WatchScope struct {
 	ResourceVersion string
 	// AllowCachedList allows the first list to be as old as the API server's cache. That saves a read of its store, and the
 	// wait for the cache to catch up. The watch that follows reports what is missing. A list after an error is always
-	// current.
+	// current, unless the error is the timeout of the first list: a current list would take even longer.
 	AllowCachedList bool
-	// ListTimeout is the timeout of each page of a list. 0 is the timeout of the client, which is also the maximum. After each
-	// timeout it doubles, because a slow API server needs more time.
+	// ListTimeout is the timeout of each page of a list. 0 is the timeout of the client, which is also the maximum. A list after a
+	// timeout has the timeout of the client, because a slow API server needs more time.
 	ListTimeout time.Duration
 }
 
@@ -90,11 +90,10 @@ func ListAndWatch[T any, P objectOf[T]](ctx context.Context, c *Client, s WatchS
 		began := time.Now()
 		next, err := listAndWatchOnce[T, P](ctx, c, s, version, h)
 		version = next
-		s.AllowCachedList = false
 		if next == "" && errors.Is(err, context.DeadlineExceeded) {
-			s.ListTimeout = min(2*s.ListTimeout, c.timeout)
+			s.ListTimeout = c.timeout
 		} else {
-			s.ListTimeout = listTimeout
+			s.AllowCachedList, s.ListTimeout = false, listTimeout
 		}
 		if time.Since(began) > maxBackoff {
 			pause = firstBackoff // it worked for a while

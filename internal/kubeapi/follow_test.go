@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/slipway-dev/slipway/internal/elapsed"
 	"github.com/slipway-dev/slipway/internal/testing/check"
 	"github.com/slipway-dev/slipway/internal/testing/must"
 	"github.com/slipway-dev/slipway/internal/testing/virtual"
@@ -354,11 +355,28 @@ func TestUnansweredPodListIsSentAgainSoon(t *testing.T) {
 		told := follow(t, s, 90*time.Second)
 		check.Equal(t, []string{"failed: …", "failed: …", "failed: …", "failed: …", "replaced []", "failed: …", "failed: …", "replaced []"}, told, cmp.Comparer(matchesPrefix))
 		must.Not(t, len(s.asked) < 8, "%d requests, want at least 8", len(s.asked))
-		for i, want := range map[int]time.Duration{1: podListTimeout, 2: 2 * podListTimeout, 3: DefaultTimeout, 4: DefaultTimeout, 7: podListTimeout} {
+		for i, want := range map[int]time.Duration{1: podListTimeout, 2: DefaultTimeout, 3: DefaultTimeout, 4: DefaultTimeout, 7: podListTimeout} {
 			if took := s.asked[i].at.Sub(s.asked[i-1].at); took < want || took > want+maxBackoff {
 				t.Errorf("request %d came %s after the one before, want %s and a pause", i, took, want)
 			}
 		}
+		for i, want := range map[int]string{0: "0", 1: "0", 4: "0", 6: "", 7: ""} {
+			check.Is(t, want, s.asked[i].query.Get("resourceVersion"), "request ", i)
+		}
+	})
+}
+
+// A notice may give 30 s, so that a list that needs 12 s must not be sent a third time.
+func TestSlowPodListIsSentTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := func(w http.ResponseWriter, r *http.Request) {
+			if elapsed.Sleep(r.Context(), 12*time.Second) {
+				podList("5", "a")(w, r)
+			}
+		}
+		s := &script{steps: []http.HandlerFunc{slow, slow}}
+		told := follow(t, s, podListTimeout+12*time.Second+maxBackoff)
+		check.Equal(t, []string{"failed: …", "replaced [a]"}, told, cmp.Comparer(matchesPrefix))
 	})
 }
 
