@@ -338,9 +338,11 @@ func (d *Drain) recordSurgeDecision(p *podState, decision surge.Decision, err er
 	}
 	if again := now.Add(failedDecisionPause); err != nil && s.report.Decision.Verdict != surge.NotYet && again.Before(s.undecidedUntil) && !d.ended {
 		s.phase, s.retryAt = surgeUndecided, again
-		s.report.Problem = describeUndecided(err)
-		s.waitsFor = s.report.Problem
-		d.options.Logger.Warn("cannot decide yet whether a pod gets a successor first", "pod", p.name(), "err", err, "evictedAt", s.undecidedUntil)
+		s.waitsFor = describeUndecided(err)
+		if s.report.Problem != s.waitsFor { // an outage has the same error each second
+			s.report.Problem = s.waitsFor
+			d.options.Logger.Warn("cannot decide yet whether a pod gets a successor first", "pod", p.name(), "err", err, "evictedAt", s.undecidedUntil)
+		}
 		return
 	}
 	s.renewDecisionTime()

@@ -502,10 +502,12 @@ func TestUndecidedPodIsNotEvicted(t *testing.T) {
 			}
 			return verdict(surge.Needed), nil
 		}
-		r := runDrainTo(t, s, Drained, Options{Surger: f})
+		var log strings.Builder
+		r := runDrainTo(t, s, Drained, Options{Surger: f, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		got := podReportOf(t, r, web)
 		check.Is(t, Surged, got.Removal)
 		check.Is(t, 21, decided)
+		check.Is(t, 1, strings.Count(log.String(), "cannot decide yet"), log.String())
 		check.Is(t, "", got.Surge.Problem)
 		must.Not(t, len(got.Delays) == 0 || got.Delays[0].Reason != ObstacleSurge, "delays: %+v", got.Delays)
 	})
