@@ -286,6 +286,14 @@ func (k *Holder) tryAcquireSlot(ctx context.Context) (acquired bool, err error) 
 			k.foundNoneFree = k.foundNoneFree && !got
 			return got, err
 		}
+		// Another process was faster. Or a proxy has repeated the write, and the slot is ours.
+		if leases, err = k.listLeases(ctx); err != nil {
+			return false, err
+		}
+		if own := k.findOwnLease(leases); own != nil {
+			return k.writeSelfAsHolder(ctx, *own)
+		}
+		k.setMayBeHolder(false)
 	}
 	k.foundNoneFree = true
 	slices.Sort(holders)
@@ -369,8 +377,8 @@ func (k *Holder) checkFree(l kubeapi.Lease) (since time.Time, free bool) {
 	return since, !now.Before(since)
 }
 
-// writeSelfAsHolder writes this holder into the Lease, or renews the Lease. It returns false if another process has
-// written the Lease since it was read.
+// writeSelfAsHolder writes this holder into the Lease, or renews the Lease. It returns false if the Lease has changed since it
+// was read.
 func (k *Holder) writeSelfAsHolder(ctx context.Context, l kubeapi.Lease) (written bool, err error) {
 	began := time.Now()
 	was := l.Spec.HolderIdentity
@@ -422,10 +430,11 @@ func (k *Holder) clearHeld() {
 	k.heldUntil, k.mayBeHolder = time.Time{}, false
 }
 
-// isRefusal reports whether the API server itself has refused a write. Any other error may come after the write took effect.
+// isRefusal reports whether the API server itself has refused a write. Any other error may come after the write took effect. A conflict
+// may be with the write itself, if a proxy has repeated it.
 func isRefusal(err error) bool {
 	status := kubeapi.ToStatusError(err)
-	return status != nil && status.Reason != "" && status.Code < http.StatusInternalServerError
+	return status != nil && status.Reason != "" && status.Code < http.StatusInternalServerError && status.Code != http.StatusConflict
 }
 
 // setMayBeHolder sets whether a Lease may name this holder, and returns what was set before.

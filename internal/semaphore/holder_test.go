@@ -126,6 +126,7 @@ type connection struct {
 
 	cut     atomic.Bool
 	refused error // the answer to each request that creates a Lease, if set
+	repeats bool  // a proxy sends each request twice that creates a Lease, and the answer is the second one's
 }
 
 func (l *connection) ListLeases(ctx context.Context, namespace, selector string) ([]kubeapi.Lease, error) {
@@ -141,6 +142,9 @@ func (l *connection) CreateLease(ctx context.Context, lease kubeapi.Lease) (*kub
 	}
 	if l.refused != nil {
 		return nil, l.refused
+	}
+	if l.repeats {
+		_, _ = l.fakeServer.CreateLease(ctx, lease)
 	}
 	return l.fakeServer.CreateLease(ctx, lease)
 }
@@ -382,6 +386,37 @@ func TestSlotOfAnUnansweredRequestIsReleased(t *testing.T) {
 			t.Errorf("released: %v, holders %v", a.IsReleased(), s.holders())
 		}
 	})
+}
+
+func TestSlotOfARepeatedRequestIsHeldAndReleased(t *testing.T) {
+	for name, listFails := range map[string]bool{"with the list after it": false, "without that list": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newFakeServer()
+				requests := 0
+				s.nextFault = func() (time.Duration, bool, bool) {
+					requests++
+					return time.Millisecond, listFails && requests == 4, false // the first one lists, and the next two create
+				}
+				a := startHolder(t, s, "a", 2)
+				a.connection.repeats = true
+				time.Sleep(time.Second) // so that the call that follows starts the only try
+				a.SetWanted(true, time.Time{})
+				time.Sleep(retryInterval / 4)
+				if a.IsHeld() == listFails || !slices.Equal(s.holders(), []string{"a"}) {
+					t.Fatalf("held: %v, holders %v", a.IsHeld(), s.holders())
+				}
+				a.SetWanted(false, time.Time{})
+				if a.IsReleased() {
+					t.Fatal("released before its release")
+				}
+				time.Sleep(time.Second)
+				if !a.IsReleased() || len(s.holders()) > 0 {
+					t.Errorf("released: %v, holders %v", a.IsReleased(), s.holders())
+				}
+			})
+		})
+	}
 }
 
 // A refused request has changed nothing, so no slot has to be released.
