@@ -2,10 +2,12 @@ package config
 
 import (
 	"bytes"
+	"encoding/csv"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"reflect"
 	"slices"
@@ -142,9 +144,12 @@ func ListFlagKeys(fs *pflag.FlagSet, onSetFromFile func(flag string)) []FileKey 
 	var keys []FileKey
 	fs.VisitAll(func(f *pflag.Flag) {
 		keys = append(keys, FileKey{Name: ToFileKey(f.Name), Set: func(raw json.RawMessage) ([]error, error) {
-			text, err := parseScalar(raw)
+			text, err := parseFlagText(raw, f.Value.Type())
 			if err != nil || f.Changed {
 				return nil, err
+			}
+			if text == "" && f.Value.Type() == pairsType {
+				return nil, nil // no pairs, which such a flag cannot parse
 			}
 			if err := f.Value.Set(text); err != nil {
 				return nil, fmt.Errorf("%s: want a %s: %w", raw, f.Value.Type(), err)
@@ -154,6 +159,43 @@ func ListFlagKeys(fs *pflag.FlagSet, onSetFromFile func(flag string)) []FileKey 
 		}})
 	})
 	return keys
+}
+
+// pairsType is the type of a flag that takes pairs such as KEY=VALUE. In a file, they are keys with values below the key of the flag.
+const pairsType = "stringToString"
+
+// parseFlagText returns a JSON value as the text of a flag.
+func parseFlagText(raw json.RawMessage, flagType string) (string, error) {
+	if flagType != pairsType || raw[0] != '{' && raw[0] != '[' {
+		return parseScalar(raw)
+	}
+	var values map[string]json.RawMessage
+	if err := json.Unmarshal(raw, &values); err != nil {
+		return "", fmt.Errorf("%s: want keys with values", abbreviateValue(raw))
+	}
+	var pairs []string
+	var errs []error
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		value, err := parseScalar(values[key])
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", key, err))
+		}
+		pairs = append(pairs, key+"="+value)
+	}
+	if len(pairs) == 0 || errs != nil {
+		return "", errors.Join(errs...)
+	}
+	return formatPairs(pairs)
+}
+
+// formatPairs returns pairs in the CSV format of pflag. Without a second "=" pflag does not parse the text as CSV, so the
+// first pair is there twice.
+func formatPairs(pairs []string) (string, error) {
+	var b strings.Builder
+	w := csv.NewWriter(&b)
+	err := w.Write(append(pairs, pairs[0]))
+	w.Flush()
+	return strings.TrimSuffix(b.String(), "\n"), err
 }
 
 // parseScalar returns a single JSON value as the text of a flag. It returns an error for null, a list or an object.

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -70,6 +71,43 @@ notifications:
 	}
 }
 
+// TestPairsAreKeysOrText reads flags with several pairs, from a file for the chart and from one with the texts of the flags.
+func TestPairsAreKeysOrText(t *testing.T) {
+	for _, c := range []struct {
+		name, content string
+		want          Agent
+	}{
+		{"one pair", "label: {slipway.dev/going: true}", Agent{Labels: map[string]string{"slipway.dev/going": "true"}}},
+		{"text", "label: a=b,c=d", Agent{Labels: map[string]string{"a": "b", "c": "d"}}},
+		{"no pairs", "label: {}", Agent{}},
+		{"commas and equals signs", "noticeSource: {alibaba: 'http://h/?a=b,c', other: 'exec:/a,b'}", Agent{NoticeSources: map[string]string{
+			"alibaba": "http://h/?a=b,c", "other": "exec:/a,b",
+		}}},
+		{"quotes", `noticeSource: {a: 'exec:/b "c"'}`, Agent{NoticeSources: map[string]string{"a": `exec:/b "c"`}}},
+		{"types", "onUserInitiated: {reboot: acknowledge, redeploy: cordon}", Agent{OnUserInitiated: map[string]string{
+			"reboot": "acknowledge", "redeploy": "cordon",
+		}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := loadAgent(t, c.content)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, pair := range [][2]map[string]string{
+				{c.want.Labels, got.Labels}, {c.want.NoticeSources, got.NoticeSources}, {c.want.OnUserInitiated, got.OnUserInitiated},
+			} {
+				if !maps.Equal(pair[0], pair[1]) {
+					t.Errorf("%v, want %v", pair[1], pair[0])
+				}
+			}
+		})
+	}
+	a, err := loadAgent(t, "label: {a: b}", "--label=c=d")
+	if err != nil || !maps.Equal(a.Labels, map[string]string{"c": "d"}) {
+		t.Errorf("%v, %v: want the flag's label only", a.Labels, err)
+	}
+}
+
 func TestEveryAgentFlagIsAFileKey(t *testing.T) {
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	new(Agent).RegisterFlags(flags)
@@ -98,6 +136,8 @@ func TestI10FileErrorsNameTheKey(t *testing.T) {
 		{"a value of another type", "pollInterval: soon", []string{"pollInterval", `"soon"`, "duration"}},
 		{"a number without its unit", "pollInterval: 5", []string{"pollInterval", "5", "duration"}},
 		{"a list for a value", "nodeName: [a]", []string{"nodeName", `["a"]`, "want a single value"}},
+		{"a list for pairs", "label: [a]", []string{"label", `["a"]`, "want keys with values"}},
+		{"pairs without values", "label: {a: null, b: [c]}", []string{"label: a: no value", `label: b: ["c"]: want a single value`}},
 		{"no value", "nodeName:", []string{"nodeName", "no value"}},
 		{"no keys", "- a", []string{"want keys and values"}},
 		{"invalid YAML", "a: [", []string{"not valid YAML"}},

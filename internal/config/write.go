@@ -1,7 +1,9 @@
 package config
 
 import (
+	"encoding/csv"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -51,8 +53,18 @@ func toYAMLValue(v pflag.Value) any {
 	switch v.Type() {
 	case "bool":
 		return text == "true"
-	case "stringToString":
-		return strings.TrimSuffix(strings.TrimPrefix(text, "["), "]")
+	case "int", "int64":
+		if number, err := strconv.ParseInt(text, 10, 64); err == nil {
+			return number
+		}
+	case pairsType:
+		values := map[string]string{}
+		pairs, _ := csv.NewReader(strings.NewReader(text[1 : len(text)-1])).Read() // pflag has written it, between brackets
+		for _, pair := range pairs {
+			key, value, _ := strings.Cut(pair, "=")
+			values[key] = value
+		}
+		return values
 	}
 	return text
 }

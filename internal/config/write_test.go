@@ -18,6 +18,7 @@ func TestWrittenFileIsReadBackUnchanged(t *testing.T) {
 	a.OnReboot, a.PollInterval, a.Acknowledge, a.GracePeriod = "cordon", 2*time.Second, false, 7
 	a.TaintEffect, a.TaintKey = "NoSchedule", "example.com/{type}"
 	a.Labels = map[string]string{"example.com/held": "true", "other": ""}
+	a.NoticeSources = map[string]string{"here": "http://[::1]", "there": "http://10.0.0.1/?a=b,c", "program": `exec:/a "b"`}
 	a.Notifications = []notify.Receiver{{Name: "chat", Webhook: &notify.Webhook{URL: "https://example.com/x"}}}
 	raw, err := a.EncodeFile()
 	if err != nil {

@@ -218,8 +218,11 @@ func newAgentTable() string {
 			return
 		}
 		kind, usage := pflag.UnquoteUsage(f)
-		if kind == "" {
+		switch kind {
+		case "":
 			kind = "true or false"
+		case "stringToString":
+			kind = "keys with values"
 		}
 		value := ""
 		if f.DefValue != "" && f.DefValue != "[]" {

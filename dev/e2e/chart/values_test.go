@@ -1,6 +1,8 @@
 package chart_test
 
 import (
+	"encoding/json"
+	"fmt"
 	"maps"
 	"path"
 	"slices"
@@ -11,6 +13,7 @@ import (
 	"helm.sh/helm/v3/pkg/chart"
 	"helm.sh/helm/v3/pkg/chartutil"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
 
 	"github.com/slipway-dev/slipway/internal/cloudpool"
 	"github.com/slipway-dev/slipway/internal/config"
@@ -75,6 +78,14 @@ var refusals = []refusal{
 	{
 		"a taint that the policy refuses", "agent: {config: {taintKey: example.com/going}}",
 		`"example.com/going" is none that agent.admissionPolicies lets agents write: want a key under slipway.dev, such as slipway.dev/going`,
+	},
+	{
+		"a label of the queue as text", "manager: {enabled: true, awsQueue: {url: 'https://q', agentConfig: {label: slipway.dev/going=true}}}",
+		"at '/manager/awsQueue/agentConfig/label': got string, want object",
+	},
+	{
+		"an unknown key of the queue's agents", "manager: {enabled: true, awsQueue: {url: 'https://q', agentConfig: {onFreez: drain}}}",
+		"additional properties 'onFreez' not allowed",
 	},
 	{
 		"a label that the policy refuses", "agent: {config: {label: {going: 'true'}}}",
@@ -382,6 +393,84 @@ func TestI10NullRemovesNoDefault(t *testing.T) {
 			t.Errorf("%s: no value is checked", name)
 		}
 	}
+}
+
+// TestAgentConfigOfTheChartIsAnAgentFile reads each key of agent.config with the code of the agent. The chart must accept what the
+// agent writes as its own file, such as a file of slipway migrate.
+func TestAgentConfigOfTheChartIsAnAgentFile(t *testing.T) {
+	t.Parallel()
+	c := load(t, slipwayChart)
+	var schema struct {
+		Properties struct {
+			Agent struct{ Properties struct{ Config valueSchema } }
+		}
+	}
+	if err := yaml.Unmarshal(c.Schema, &schema); err != nil {
+		t.Fatal(err)
+	}
+	written := 0
+	for key, s := range schema.Properties.Agent.Properties.Config.Properties {
+		for _, value := range s.examples(t) {
+			file := key + ": " + value
+			a, err := config.DecodeAgentFile([]byte(file))
+			if err != nil {
+				t.Errorf("%s: the agent refuses what the chart accepts: %v", file, err)
+				continue
+			}
+			raw, err := a.EncodeFile()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(raw) > 0 {
+				written++
+			}
+			given := values(t, registry)
+			given["agent"] = map[string]any{"config": map[string]any(values(t, string(raw)))}
+			given["manager"] = map[string]any{"awsQueue": map[string]any{"agentConfig": map[string]any(values(t, file))}}
+			all, err := chartutil.CoalesceValues(c, given)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := chartutil.ValidateAgainstSchema(c, all); err != nil {
+				t.Errorf("%s: the chart refuses what the agent writes: %v\n%s", file, err, raw)
+			}
+		}
+	}
+	if written == 0 {
+		t.Error("no value differs from its default")
+	}
+}
+
+// valueSchema is the part of a JSON schema that examples reads.
+type valueSchema struct {
+	Type, Pattern        string
+	Enum                 []string
+	Properties           map[string]valueSchema
+	AdditionalProperties json.RawMessage
+}
+
+// examples returns values that the schema accepts, as YAML. An object has two keys.
+func (s valueSchema) examples(t *testing.T) (all []string) {
+	t.Helper()
+	switch {
+	case s.Enum != nil:
+		for _, value := range s.Enum {
+			all = append(all, fmt.Sprintf("%q", value))
+		}
+		return all
+	case s.Type == "object":
+		var of valueSchema
+		if err := json.Unmarshal(s.AdditionalProperties, &of); err != nil {
+			t.Fatal(err)
+		}
+		for _, value := range of.examples(t) {
+			all = append(all, fmt.Sprintf("{slipway.dev/a: %s, b: %s}", value, value))
+		}
+		return all
+	case s.Pattern != "":
+		return []string{"7m"} // a duration
+	}
+	return map[string][]string{"boolean": {"true", "false"}, "integer": {"7"}, "array": {"[]"}, "string": {"text"}}[s.Type]
 }
 
 // TestReusedValuesOfAnotherReleaseAreRefused upgrades from one release to the next. helm upgrade --reuse-values gives the defaults of
