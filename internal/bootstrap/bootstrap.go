@@ -4,7 +4,8 @@
 //
 // The package needs the permissions of deploy/manager/bootstrap.yaml: create, list and delete Secrets in kube-system,
 // read the ConfigMap kube-public/cluster-info, and read Nodes. The admission policy in that file allows only Secrets as
-// newTokenSecret creates them.
+// newTokenSecret creates them. deploy/cloudpool/bootstrap.yaml has the same for slipway cloudpool --native, which issues tokens
+// and withdraws them.
 package bootstrap
 
 import (

@@ -329,6 +329,9 @@ to an address in a file, or by a proxy of the environment, is known to be cut of
 {{- if and .Values.clouds.config (not $c.nodeGroups) (not .Values.clouds.config.cloudpool) }}
 {{- fail "cloudpool.enabled, but clouds.config names no cloudpool servers, and cloudpool.nodeGroups no NodeGroups to serve: want clouds.config.cloudpool or cloudpool.nodeGroups" }}
 {{- end }}
+{{- if and $c.bootstrapTokens (not $c.nodeGroups) }}
+{{- fail "cloudpool.bootstrapTokens: true, but cloudpool.nodeGroups is empty, and a proxy launches no machines: want cloudpool.nodeGroups, or bootstrapTokens: false" }}
+{{- end }}
 {{- include "slipway.refusals.pools" . }}
 {{- if eq (int $c.port) (int $c.metricsPort) }}
 {{- fail (printf "cloudpool.port and cloudpool.metricsPort are both %d: want two ports" (int $c.port)) }}

@@ -27,19 +27,19 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testbed.RunTestsAndStopShared(m)) }
 
-// asManager returns a client with the token of the account in the shipped manifests.
-func asManager(t *testing.T, c *testbed.Testbed) kubernetes.Interface {
+// asPart returns a client with the token of a part's account in the shipped manifests.
+func asPart(t *testing.T, c *testbed.Testbed, part string) kubernetes.Interface {
 	t.Helper()
 	root, err := testbed.RepositoryRoot()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, file := range []string{"rbac.yaml", "bootstrap.yaml"} {
-		if err := c.ApplyFile(t.Context(), filepath.Join(root, "deploy", "manager", file)); err != nil {
+		if err := c.ApplyFile(t.Context(), filepath.Join(root, "deploy", part, file)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	kubeconfig, err := c.ServiceAccountKubeconfig(t.Context(), testbed.ManagerNamespace, testbed.ManagerAccount, controlplane.TokenOptions{})
+	kubeconfig, err := c.ServiceAccountKubeconfig(t.Context(), testbed.ManagerNamespace, "slipway-"+part, controlplane.TokenOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func tokens(t *testing.T, c *testbed.Testbed) []corev1.Secret {
 
 func TestTokenIsDeletedWhenItsInstanceHasJoined(t *testing.T) {
 	c := testbed.StartShared(t)
-	client := asManager(t, c)
+	client := asPart(t, c, "manager")
 	m, err := bootstrap.New(client, bootstrap.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -186,6 +186,31 @@ func TestTokenIsDeletedWhenItsInstanceHasJoined(t *testing.T) {
 	}
 	if left := tokens(t, c); len(left) != 1 || left[0].Name != foreign.Name {
 		t.Errorf("%d tokens remain: %+v", len(left), left)
+	}
+}
+
+// TestCloudpoolIssuesAndWithdrawsTokens uses the account of slipway cloudpool, which launches instances with --native.
+func TestCloudpoolIssuesAndWithdrawsTokens(t *testing.T) {
+	c := testbed.StartShared(t)
+	publish(t, c)
+	m, err := bootstrap.New(asPart(t, c, "cloudpool"), bootstrap.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const machine = "pool-1"
+	err = testbed.PollUntil(testbed.TestContext(t), "the API server knows the rights of the cloudpool", func() bool {
+		_, err = m.Issue(t.Context(), machine)
+		return !apierrors.IsForbidden(err)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tokenOf(t, c, machine)
+	if err := m.Withdraw(t.Context(), machine); err != nil {
+		t.Fatal(err)
+	}
+	if left := slices.DeleteFunc(tokens(t, c), func(s corev1.Secret) bool { return s.Annotations[bootstrap.MachineAnnotation] != machine }); len(left) > 0 {
+		t.Errorf("%d tokens of the machine remain", len(left))
 	}
 }
 

@@ -170,7 +170,7 @@ func TestServiceAccountNamesReachRightsAndPolicies(t *testing.T) {
 	text := manifest(t, slipwayChart, release(slipwayChart, namespace), registry+`
 agent: {serviceAccount: {name: mine-agent}}
 manager: {enabled: true, bootstrapTokens: true, serviceAccount: {create: false, name: mine-manager}}
-cloudpool: {enabled: true, nodeGroups: [a], tls: {secretName: a}, serviceAccount: {name: mine-cloudpool}}
+cloudpool: {enabled: true, bootstrapTokens: true, nodeGroups: [a], tls: {secretName: a}, serviceAccount: {name: mine-cloudpool}}
 `)
 	for _, part := range []string{"agent", "manager", "cloudpool"} {
 		for _, left := range []string{"serviceaccount:slipway:slipway-" + part + "'", "serviceAccountName: \"slipway-" + part + "\""} {

@@ -18,7 +18,7 @@ import (
 const withEverything = `
 image: {registry: registry.example.com/slipway}
 manager: {enabled: true, bootstrapTokens: true}
-cloudpool: {enabled: true, nodeGroups: [workers], tls: {secretName: tls}}
+cloudpool: {enabled: true, bootstrapTokens: true, nodeGroups: [workers], tls: {secretName: tls}}
 `
 
 // withSurge contains the values of a release with the rights for surges.
@@ -44,6 +44,7 @@ var deployFiles = map[string]string{
 	"cloudpool/rbac.yaml":                     `^(ServiceAccount|(Cluster)?Role(Binding)?) slipway-cloudpool$`,
 	"cloudpool/admission.yaml":                `^ValidatingAdmissionPolicy(Binding)? slipway-cloudpool(-retirements)?$`,
 	"cloudpool/native.yaml":                   ` slipway-cloudpool-(native|launches)$`,
+	"cloudpool/bootstrap.yaml":                ` slipway-cloudpool-bootstrap$`,
 	"cloudpool/authorize.yaml":                ` slipway-cloudpool-(authorize|client)$`,
 	"viewer/rbac.yaml":                        ` slipway-viewer$`,
 	"viewer/top.yaml":                         ` slipway-top$`,

@@ -185,6 +185,10 @@ var refusals = []refusal{
 		"a pool of the manager's file", "cloudpool: {enabled: true, nodeGroups: [a], tls: {secretName: a}}\nmanager: {enabled: true, nodeGroups: {a: {}}}",
 		"cloudpool.nodeGroups: a is in manager.nodeGroups, a file that the manager alone reads",
 	},
+	{
+		"tokens without machines", "clouds: {config: {cloudpool: {pools: [{name: a, url: 'http://a'}]}}}\ncloudpool: {enabled: true, bootstrapTokens: true, tls: {secretName: a}}",
+		"cloudpool.bootstrapTokens: true, but cloudpool.nodeGroups is empty, and a proxy launches no machines",
+	},
 	{"no certificate", "cloudpool: {enabled: true, nodeGroups: [a]}", "cloudpool.tls.secretName is empty"},
 	{
 		"no authorization", "cloudpool: {enabled: true, nodeGroups: [a], tls: {secretName: a}, authorize: false}",

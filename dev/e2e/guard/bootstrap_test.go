@@ -12,7 +12,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/bootstrap"
 )
 
-// bootstrapToken returns a bootstrap token as the manager creates it.
+// bootstrapToken returns a bootstrap token as Slipway creates it.
 func bootstrapToken(changed func(*corev1.Secret)) *corev1.Secret {
 	s := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
@@ -33,8 +33,11 @@ func expires(after time.Duration) func(*corev1.Secret) {
 	return func(s *corev1.Secret) { s.StringData["expiration"] = time.Now().Add(after).Format(time.RFC3339) }
 }
 
-// bootstrapPolicy is the name of the policy, which its refusals contain.
-const bootstrapPolicy = "'slipway-manager-bootstrap'"
+// tokenParts have the rights for bootstrap tokens.
+var tokenParts = []string{"manager", "cloudpool"}
+
+// bootstrapPolicy returns the name of the policy of a part, which its refusals contain.
+func bootstrapPolicy(part string) string { return "'slipway-" + part + "-bootstrap'" }
 
 func createSecret(changed func(*corev1.Secret)) attempt {
 	return func(ctx context.Context, c kubernetes.Interface) error {
@@ -49,16 +52,22 @@ func deleteSecret(name string) attempt {
 	}
 }
 
-func TestManagerTokenCreatesOnlyBootstrapTokens(t *testing.T) {
+func TestTokensCreateOnlyBootstrapTokens(t *testing.T) {
+	for _, part := range tokenParts {
+		t.Run(part, func(t *testing.T) { testCreationOfBootstrapTokens(t, part) })
+	}
+}
+
+func testCreationOfBootstrapTokens(t *testing.T, part string) {
 	f := newFixture(t)
-	manager := attempter{f, f.part("manager")}
+	stolen, policy := attempter{f, f.part(part)}, bootstrapPolicy(part)
 	asServiceAccount := func(s *corev1.Secret) {
 		s.Type, s.StringData = corev1.SecretTypeServiceAccountToken, nil
 		s.Annotations = map[string]string{corev1.ServiceAccountNameKey: "clusterrole-aggregation-controller"}
 	}
-	manager.await(t, map[string]attempt{bootstrapPolicy: createSecret(asServiceAccount)})
+	stolen.await(t, map[string]attempt{policy: createSecret(asServiceAccount)})
 	for _, ttl := range []time.Duration{time.Minute, time.Hour, 24 * time.Hour} {
-		manager.expect(t, createSecret(expires(ttl)), "")
+		stolen.expect(t, createSecret(expires(ttl)), "")
 	}
 	for name, changed := range map[string]func(*corev1.Secret){
 		"token of a ServiceAccount": asServiceAccount,
@@ -72,17 +81,23 @@ func TestManagerTokenCreatesOnlyBootstrapTokens(t *testing.T) {
 		"expiration in a week":      expires(7 * 24 * time.Hour),
 		"expiration in 100 years":   expires(100 * 365 * 24 * time.Hour),
 	} {
-		t.Run(name, func(t *testing.T) { manager.expect(t, createSecret(changed), bootstrapPolicy) })
+		t.Run(name, func(t *testing.T) { stolen.expect(t, createSecret(changed), policy) })
 	}
 	// The policy cannot evaluate this value, so it refuses.
-	if createSecret(func(s *corev1.Secret) { s.StringData["expiration"] = "not a time, but of its length" })(f.ctx, manager.client) == nil {
+	if createSecret(func(s *corev1.Secret) { s.StringData["expiration"] = "not a time, but of its length" })(f.ctx, stolen.client) == nil {
 		t.Error("an invalid expiration was admitted")
 	}
 }
 
-func TestI3ManagerTokenDeletesOnlyItsBootstrapTokens(t *testing.T) {
+func TestI3TokensDeleteOnlyBootstrapTokensOfSlipway(t *testing.T) {
+	for _, part := range tokenParts {
+		t.Run(part, func(t *testing.T) { testDeletionOfBootstrapTokens(t, part) })
+	}
+}
+
+func testDeletionOfBootstrapTokens(t *testing.T, part string) {
 	f := newFixture(t)
-	manager := attempter{f, f.part("manager")}
+	stolen, policy := attempter{f, f.part(part)}, bootstrapPolicy(part)
 	admin := f.Client().CoreV1().Secrets(metav1.NamespaceSystem)
 	create := func(changed func(*corev1.Secret)) string {
 		s, err := admin.Create(f.ctx, bootstrapToken(changed), metav1.CreateOptions{})
@@ -95,7 +110,7 @@ func TestI3ManagerTokenDeletesOnlyItsBootstrapTokens(t *testing.T) {
 		s.Name, s.StringData["token-id"], s.Labels = "bootstrap-token-aaaaaa", "aaaaaa", nil
 	})
 	own := create(func(*corev1.Secret) {})
-	manager.await(t, map[string]attempt{bootstrapPolicy: deleteSecret(foreignSecret)})
-	manager.expect(t, deleteSecret(foreignToken), bootstrapPolicy)
-	manager.expect(t, deleteSecret(own), "")
+	stolen.await(t, map[string]attempt{policy: deleteSecret(foreignSecret)})
+	stolen.expect(t, deleteSecret(foreignToken), policy)
+	stolen.expect(t, deleteSecret(own), "")
 }

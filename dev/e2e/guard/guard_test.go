@@ -298,7 +298,7 @@ func TestPoliciesPassTheTypeCheck(t *testing.T) {
 	for _, name := range []string{
 		"slipway-agent-node", "slipway-agent-pod", "slipway-agent-pod-status", "slipway-agent-eviction", "slipway-agent-eviction-request", "slipway-agent-event",
 		"slipway-agent-lease", "slipway-manager-node", "slipway-manager-eviction-request", "slipway-manager-queue-pod", "slipway-manager-queue-pod-status", "slipway-manager-install-crds", "slipway-manager-bootstrap", "slipway-manager-launches",
-		"slipway-cloudpool", "slipway-cloudpool-retirements", "slipway-cloudpool-native", "slipway-cloudpool-launches",
+		"slipway-cloudpool", "slipway-cloudpool-retirements", "slipway-cloudpool-native", "slipway-cloudpool-bootstrap", "slipway-cloudpool-launches",
 	} {
 		var p *admissionregistrationv1.ValidatingAdmissionPolicy
 		f.check(testbed.PollUntil(f.ctx, name+" is checked", func() bool {

@@ -24,7 +24,7 @@ import (
 // parts lists the manifests of the other parts, with all of their possible rights.
 var parts = map[string][]string{
 	"manager":   append([]string{"manager/bootstrap.yaml"}, testbed.ManagerManifests...),
-	"cloudpool": {"cloudpool/rbac.yaml", "cloudpool/admission.yaml", "cloudpool/native.yaml", "cloudpool/authorize.yaml"},
+	"cloudpool": {"cloudpool/rbac.yaml", "cloudpool/admission.yaml", "cloudpool/native.yaml", "cloudpool/bootstrap.yaml", "cloudpool/authorize.yaml"},
 }
 
 // installed lists the installed parts. The tests of the package are not parallel.
