@@ -3,6 +3,7 @@ package chart_test
 import (
 	"io"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -191,6 +192,37 @@ func TestAWSHandlerPoliciesLimitEveryWrite(t *testing.T) {
 				check(t, limited[resource] != unlimited[resource], "%q: the rights are %v of %s, limited by a policy: %t", mode, rule.Verbs, resource, limited[resource])
 			}
 		}
+	}
+}
+
+// leaseNames matches the pattern of names in a policy for Leases.
+var leaseNames = regexp.MustCompile(`metadata\.\?name\.orValue\(''\)\.matches\('([^']+)'\)`)
+
+// TestAWSHandlerPolicyAllowsGrantedLeases compares the names of Leases in the Role with the policy. A Lease that the policy refuses cannot be
+// held, so a drain that needs a slot would wait until its deadline.
+func TestAWSHandlerPolicyAllowsGrantedLeases(t *testing.T) {
+	t.Parallel()
+	for mode, want := range map[string]int{"": 16, queueMode: 17} {
+		all := objects(t, manifest(t, awsHandler, release(awsHandler, "kube-system"), handlerImage+mode))
+		policy := find[admissionregistrationv1.ValidatingAdmissionPolicy](t, all, "ValidatingAdmissionPolicy", awsHandler+"-lease")
+		var allowed *regexp.Regexp
+		for _, v := range policy.Spec.Validations {
+			if pattern := leaseNames.FindStringSubmatch(v.Expression); pattern != nil {
+				allowed = regexp.MustCompile(pattern[1])
+			}
+		}
+		if allowed == nil {
+			t.Fatalf("%q: %s limits no names", mode, policy.Name)
+		}
+		granted := 0
+		for _, rule := range find[rbacv1.Role](t, all, "Role", awsHandler).Rules {
+			for _, name := range rule.ResourceNames {
+				granted++
+				check(t, allowed.MatchString(name), "%q: the Role grants the Lease %s, and the policy refuses it", mode, name)
+			}
+		}
+		check(t, granted == want, "%q: the Role grants %d Leases, want %d", mode, granted, want)
+		check(t, !allowed.MatchString("slipway-manager"), "%q: the policy allows the Lease of the manager", mode)
 	}
 }
 
