@@ -303,6 +303,14 @@ to an address in a file, or by a proxy of the environment, is known to be cut of
 {{- if and $q.agentConfig (not $q.url) }}
 {{- fail "manager.awsQueue.agentConfig is the policy for notices of a queue, but manager.awsQueue.url is empty: want the URL of the queue" }}
 {{- end }}
+{{- if not $q.url }}
+{{- range .extraArgs }}
+{{- if hasPrefix "--aws-queue-" . }}
+{{- $flag := regexReplaceAll "=.*$" . "" }}
+{{- fail (printf "manager.extraArgs: %s is for the queue mode, but manager.awsQueue.url is empty: want the URL of the queue, or no %s" $flag $flag) }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- range $key := append (keys (default dict $q.agentConfig.label) | sortAlpha) (default "slipway.dev/notice" $q.agentConfig.taintKey) }}
 {{- if not (regexMatch "^([a-z0-9-]+[.])*slipway[.]dev/" $key) }}
 {{- fail (printf "manager.awsQueue.agentConfig: the label or taint %q is none that manager.admissionPolicies lets the manager write: want a key under slipway.dev, such as slipway.dev/%s" $key (base $key)) }}

@@ -61,6 +61,10 @@ var refusals = []refusal{
 		"manager.awsQueue.url is empty: want the URL of the queue",
 	},
 	{
+		"flags without their queue", "manager: {enabled: true, extraArgs: [--aws-queue-workers=20]}",
+		"manager.extraArgs: --aws-queue-workers is for the queue mode, but manager.awsQueue.url is empty: want the URL of the queue, or no --aws-queue-workers",
+	},
+	{
 		"a taint that the manager may not write", "manager: {enabled: true, awsQueue: {url: 'https://q', agentConfig: {taintKey: example.com/going}}}",
 		`"example.com/going" is none that manager.admissionPolicies lets the manager write: want a key under slipway.dev, such as slipway.dev/going`,
 	},
