@@ -142,7 +142,7 @@ func (s *Controller) newFinder() *Finder {
 func (s *Controller) findOrphans(ctx context.Context, finder *Finder, seen *snapshot) ([]Finding, error) {
 	if s.marking != nil {
 		finder.IsExempt = func(i cloud.Instance) bool { return seen.isHandled(i) || s.isOfOtherManager(seen, i) }
-		finder.KeepReason = seen.whyKept
+		finder.KeepReason = func(i cloud.Instance) string { return s.whyKept(seen, i) }
 		findings, err := finder.FindOrphans(ctx, seen.instances, seen.nodes, time.Now())
 		return slices.DeleteFunc(findings, func(f Finding) bool { return f.Kind == OrphanedNode && s.isNodeOfOtherCloud(seen, f.Name) }), err
 	}
@@ -170,6 +170,15 @@ func (s *Controller) isNodeOfOtherCloud(seen *snapshot, node string) bool {
 func (s *Controller) isOfOtherManager(seen *snapshot, i cloud.Instance) bool {
 	g := seen.groupByCloudGroup[i.Group]
 	return g != nil && !s.isOwnGroup(g)
+}
+
+// whyKept returns why an orphaned instance is not deleted, or "" if it may be. If its group has no NodeGroup here, another
+// manager may have launched the instance for a NodeGroup from a file, with a longer join timeout (I4).
+func (s *Controller) whyKept(seen *snapshot, i cloud.Instance) string {
+	if g := seen.groupByCloudGroup[i.Group]; g == nil || !s.isOwnGroup(g) {
+		return fmt.Sprintf("no NodeGroup of this manager has the cloud group %q", i.Group)
+	}
+	return ""
 }
 
 func (s *Controller) isOwnGroup(g *v1alpha1.NodeGroup) bool {

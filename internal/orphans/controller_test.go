@@ -333,6 +333,32 @@ func TestI4InstanceWithoutOwnGroupIsNotDeleted(t *testing.T) {
 	})
 }
 
+// TestI7OrphanLimitCountsOnlyOwnInstances has Nodes of another manager's NodeGroup, and of a NodeGroup in another
+// manager's file. They do not raise the limit.
+func TestI7OrphanLimitCountsOnlyOwnInstances(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &markingFake{}
+		objects := []client.Object{newGroup("db", "rack", "shelved", map[string]string{"shard": "b"})}
+		for group, joined := range map[string]int{"racked": 10, "shelved": 10, "file": 10} {
+			for i := range joined {
+				m := newInstance(fmt.Sprintf("%s-%d", group, i), time.Hour)
+				m.Group = group
+				r.instances = append(r.instances, m)
+				objects = append(objects, newNode(m.Name, "", corev1.ConditionTrue))
+			}
+		}
+		for i := range minOrphanLimit + 1 {
+			r.instances = append(r.instances, newInstance(fmt.Sprintf("lost-%d", i), time.Hour))
+		}
+		f := startFixture(t, r, func(o *Options) { o.Selector = labels.SelectorFromSet(labels.Set{"shard": "a"}) }, objects...)
+		f.advance(time.Hour)
+		check.Len(t, 0, r.deletedIDs())
+		if emitted := strings.Join(f.drainEvents(), "\n"); !strings.Contains(emitted, "4 orphans are too many for 10 instances") {
+			t.Errorf("Events: %s", emitted)
+		}
+	})
+}
+
 func TestInstanceOfAnyRetirementIsNotOrphaned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &markingFake{instances: []cloud.Instance{newInstance("held", time.Hour), newInstance("asked", time.Hour), newInstance("b", time.Hour)}}

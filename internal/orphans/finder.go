@@ -89,7 +89,7 @@ func DefaultGracePeriod() GracePeriod {
 type Finder struct {
 	// IsExempt reports whether an instance cannot be an orphan; nil spares none.
 	IsExempt func(cloud.Instance) bool
-	// KeepReason returns why an orphaned instance must not be deleted, or "" if it may be; nil keeps none.
+	// KeepReason returns why an instance must not be deleted even if it is orphaned, or "" if it may be; nil keeps none.
 	KeepReason func(cloud.Instance) string
 
 	cloud         Cloud
@@ -115,16 +115,22 @@ func (f *Finder) FindOrphans(ctx context.Context, instances []cloud.Instance, no
 			continue
 		}
 		if proofs := f.proveNoNode(i, hosts, len(nodes), now); proofs != nil {
-			found := Finding{Kind: OrphanedInstance, ProviderID: i.ProviderID, Name: i.Name, Group: i.Group, Proofs: proofs}
-			if f.KeepReason != nil {
-				found.KeptReason = f.KeepReason(i)
-			}
-			f.addFinding(seen, found, now)
+			f.addFinding(seen, Finding{
+				Kind: OrphanedInstance, ProviderID: i.ProviderID, Name: i.Name, Group: i.Group, Proofs: proofs, KeptReason: f.whyKept(i),
+			}, now)
 		}
 	}
 	f.keepOrphansOverLimit(seen, instances, hosts, nodes, now)
 	err := f.addOrphanedNodes(ctx, seen, instances, f.findUnreadyNodesOfCloud(nodes, now), now)
 	return f.storeAndSortFindings(seen), err
+}
+
+// whyKept returns the result of KeepReason.
+func (f *Finder) whyKept(i cloud.Instance) string {
+	if f.KeepReason == nil {
+		return ""
+	}
+	return f.KeepReason(i)
 }
 
 // FindOrphanedNodes returns the orphaned Nodes in a cloud that does not mark the cluster's instances. There, orphaned

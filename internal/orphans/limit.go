@@ -8,7 +8,7 @@ import (
 )
 
 // minOrphanLimit is the number of orphans that may always be deleted at once. nodesPerOrphan raises that limit to one
-// orphan for each nodesPerOrphan instances with a Node.
+// orphan for each nodesPerOrphan instances with a Node that may be deleted too.
 const (
 	minOrphanLimit = 3
 	nodesPerOrphan = 5
@@ -33,7 +33,7 @@ func (f *Finder) keepOrphansOverLimit(seen map[string]Finding, instances []cloud
 	if deletable == 0 {
 		return
 	}
-	reason := checkOrphanLimit(deletable, instances, hosts, nodes)
+	reason := f.checkOrphanLimit(deletable, instances, hosts, nodes)
 	switch {
 	case reason != "":
 		f.lastLimitedAt = now
@@ -51,9 +51,11 @@ func (f *Finder) keepOrphansOverLimit(seen map[string]Finding, instances []cloud
 }
 
 // checkOrphanLimit returns why this number of orphans must not be deleted, or "" if it may. Instances of the control
-// plane do not count as instances with a Node, because their Nodes come back before all others.
-func checkOrphanLimit(orphans int, instances []cloud.Instance, hosts *cloud.NodeIndex, nodes []Node) string {
-	joined, controlPlane := 0, map[string]bool{}
+// plane do not count as instances with a Node, because their Nodes come back before all others. The limit counts only
+// instances that may be deleted, as the number of orphans does. With all instances of the cluster, several managers that
+// have each lost a part of their Nodes would together delete more than the limit.
+func (f *Finder) checkOrphanLimit(orphans int, instances []cloud.Instance, hosts *cloud.NodeIndex, nodes []Node) string {
+	joined, deletable, controlPlane := 0, 0, map[string]bool{}
 	for _, n := range nodes {
 		controlPlane[n.Name] = n.ControlPlane
 	}
@@ -61,15 +63,18 @@ func checkOrphanLimit(orphans int, instances []cloud.Instance, hosts *cloud.Node
 		// An instance that may or may not have a Node does not count as joined either.
 		if node, _ := hosts.FindNode(m); node != "" && !controlPlane[node] {
 			joined++
+			if f.whyKept(m) == "" {
+				deletable++
+			}
 		}
 	}
-	limit := max(minOrphanLimit, joined/nodesPerOrphan)
+	limit := max(minOrphanLimit, deletable/nodesPerOrphan)
 	switch {
 	case joined == 0:
 		return fmt.Sprintf("none of the cluster's %d instances has a Node, apart from the control plane", len(instances))
 	case orphans > limit:
-		return fmt.Sprintf("%d orphans are too many for %d instances of the cluster with a Node, apart from the control plane: want at most %d",
-			orphans, joined, limit)
+		return fmt.Sprintf("%d orphans are too many for %d instances with a Node in this manager's NodeGroups, apart from the control plane: "+
+			"want at most %d", orphans, deletable, limit)
 	}
 	return ""
 }

@@ -119,15 +119,6 @@ func (s *snapshot) isHandled(m cloud.Instance) bool {
 	return s.handledInstances[m.ProviderID] || s.canStillJoin(m, time.Now())
 }
 
-// whyKept returns why an orphaned instance is not deleted, or "" if it may be. If its group has no NodeGroup here, another
-// manager may have launched the instance for a NodeGroup from a file, with a longer join timeout (I4).
-func (s *snapshot) whyKept(i cloud.Instance) string {
-	if s.groupByCloudGroup[i.Group] == nil {
-		return fmt.Sprintf("no NodeGroup of this manager has the cloud group %q", i.Group)
-	}
-	return ""
-}
-
 // canStillJoin reports whether the join timeout of the instance's group has not passed yet.
 func (s *snapshot) canStillJoin(m cloud.Instance, now time.Time) bool {
 	g := s.groupByCloudGroup[m.Group]
