@@ -58,6 +58,8 @@ type Finding struct {
 	IsDue bool
 	// KeptReason says why the orphan is not deleted even if it is due; empty if it may be.
 	KeptReason string
+
+	isExcluded bool // KeptReason is of this instance alone, and not of the limit
 }
 
 func (f Finding) String() string {
@@ -115,8 +117,9 @@ func (f *Finder) FindOrphans(ctx context.Context, instances []cloud.Instance, no
 			continue
 		}
 		if proofs := f.proveNoNode(i, hosts, len(nodes), now); proofs != nil {
+			kept := f.whyKept(i)
 			f.addFinding(seen, Finding{
-				Kind: OrphanedInstance, ProviderID: i.ProviderID, Name: i.Name, Group: i.Group, Proofs: proofs, KeptReason: f.whyKept(i),
+				Kind: OrphanedInstance, ProviderID: i.ProviderID, Name: i.Name, Group: i.Group, Proofs: proofs, KeptReason: kept, isExcluded: kept != "",
 			}, now)
 		}
 	}
@@ -160,11 +163,12 @@ func (f *Finder) storeAndSortFindings(seen map[string]Finding) []Finding {
 }
 
 // addFinding adds a finding to seen. If the previous scan had the same finding, the time of the first scan and the
-// number of scans continue.
+// number of scans continue. They start again if the instance could not be deleted before: the whole grace period is then
+// left to let it join.
 func (f *Finder) addFinding(seen map[string]Finding, found Finding, now time.Time) {
 	key := string(found.Kind) + " " + found.Name + " " + found.ProviderID
 	found.FirstFoundAt, found.ScanCount = now, 1
-	if before, ok := f.previous[key]; ok {
+	if before, ok := f.previous[key]; ok && before.isExcluded == found.isExcluded {
 		found.FirstFoundAt, found.ScanCount = before.FirstFoundAt, before.ScanCount+1
 	}
 	found.IsDue = found.ScanCount >= f.grace.MinScans && now.Sub(found.FirstFoundAt) >= f.grace.ConfirmFor

@@ -296,6 +296,35 @@ func TestRemainingOrphansGetNewTimeToJoin(t *testing.T) {
 	}
 }
 
+// TestI7OrphansThatGetANodeGroupGetNewTimeToJoin creates the NodeGroup of lost instances after the manager has started.
+func TestI7OrphansThatGetANodeGroupGetNewTimeToJoin(t *testing.T) {
+	type step struct {
+		minutes, joined int
+		hasNodeGroup    bool
+		deleted         int
+	}
+	for name, steps := range map[string][]step{
+		"most have joined before": {{0, 8, false, 0}, {10, 8, false, 0}, {20, 8, true, 0}, {28, 8, true, 0}, {34, 8, true, 0}, {35, 8, true, 2}},
+		"none has joined before":  {{0, 0, false, 0}, {18, 0, false, 0}, {20, 8, true, 0}, {36, 8, true, 0}, {47, 8, true, 0}, {48, 8, true, 2}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, nodes := newFleet(0, 10)
+			f := NewFinder(w, grace)
+			for _, s := range steps {
+				f.KeepReason = func(cloud.Instance) string {
+					if s.hasNodeGroup {
+						return ""
+					}
+					return "it has no NodeGroup"
+				}
+				if n := lookAndDelete(t, w, f, nodes[:s.joined], s.minutes); n != s.deleted {
+					t.Errorf("after %d minutes: deleted %d, want %d", s.minutes, n, s.deleted)
+				}
+			}
+		})
+	}
+}
+
 // For any cluster and cloud: an instance with a Node by any of its names is not an orphan, and nothing is due too
 // early.
 func TestI7NothingIsDueBeforeItsTime(t *testing.T) {

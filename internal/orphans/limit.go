@@ -24,14 +24,14 @@ const (
 // After the number has fallen below the limit, KeptReason stays for another join timeout. The lost instances may be
 // joining again one by one.
 func (f *Finder) keepOrphansOverLimit(seen map[string]Finding, instances []cloud.Instance, hosts *cloud.NodeIndex, nodes []Node, now time.Time) {
+	if len(seen) == 0 {
+		return
+	}
 	deletable := 0
 	for _, finding := range seen {
 		if finding.KeptReason == "" {
 			deletable++
 		}
-	}
-	if deletable == 0 {
-		return
 	}
 	reason := f.checkOrphanLimit(deletable, instances, hosts, nodes)
 	switch {
