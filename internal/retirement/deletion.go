@@ -202,15 +202,10 @@ func (p *retirementScope) requestInstanceDeletion(ctx context.Context, instance 
 			return err
 		}
 	}
-	on, err := p.listAndClassifyPods(ctx)
-	if err != nil {
-		return err
-	}
-	if len(on.protected) > 0 {
-		return newBlocked(p.controller.options.Intervals.Poll, on.protected...)
-	}
-	if on.overridden {
-		p.announceOverride()
+	if p.sameNamedNode == nil || p.mayBelongToSameNamedNode(instance) { // otherwise the pods are on the instance of the new Node
+		if err := p.checkNoProtectedPod(ctx); err != nil {
+			return err
+		}
 	}
 	within, cancel := context.WithTimeout(ctx, cloud.ChangeTimeout)
 	defer cancel()
@@ -230,6 +225,21 @@ func (p *retirementScope) requestInstanceDeletion(ctx context.Context, instance 
 	p.rt.Status.Operation = &v1alpha1.CloudOperation{ID: op.ID, Started: *toStatusTime(op.Started), Attempts: attempts + 1}
 	p.controller.expectations.schedulePoll(p.rt, p.controller.options.Intervals.CloudPoll)
 	return newWait(p.controller.options.Intervals.CloudPoll, "the instance is being deleted")
+}
+
+// checkNoProtectedPod returns an error if a protected pod is bound to the node (invariant I1).
+func (p *retirementScope) checkNoProtectedPod(ctx context.Context) error {
+	on, err := p.listAndClassifyPods(ctx)
+	if err != nil {
+		return err
+	}
+	if len(on.protected) > 0 {
+		return newBlocked(p.controller.options.Intervals.Poll, on.protected...)
+	}
+	if on.overridden {
+		p.announceOverride()
+	}
+	return nil
 }
 
 // pollInstanceDeletion returns the state of the deletion as the cloud reports it, and waits while the deletion is

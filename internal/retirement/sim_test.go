@@ -66,6 +66,7 @@ type simPod struct {
 	kubeapi.Pod
 	evictionDenied bool          // by a PDB
 	stopsAfter     time.Duration // negative is never
+	onNewNode      bool          // a later Node of the same name has it, on another instance
 }
 
 type simInstance struct {
@@ -723,7 +724,7 @@ func (c simCloud) Delete(_ context.Context, id string) (op cloud.Operation, err 
 func (c simCloud) checkDeletionAllowed(m *simInstance) {
 	for _, p := range c.pods {
 		facts := fromkubeapi.PodFacts(&p.Pod)
-		if p.Spec.NodeName == m.ComputerName && podrules.VoluntaryPolicy().Decide(&facts, time.Now()).Rule == podrules.RuleProtected {
+		if p.Spec.NodeName == m.ComputerName && !p.onNewNode && podrules.VoluntaryPolicy().Decide(&facts, time.Now()).Rule == podrules.RuleProtected {
 			c.addViolation("I1: instance %s deleted with the protected pod %s on it", m.Name, p.Name)
 		}
 	}

@@ -91,7 +91,8 @@ func TestSoftDeletedInstanceIsDeletedAgainDespiteSameNamedNode(t *testing.T) {
 	}
 }
 
-// TestInstanceIsDeletedDespiteNewNodeOfSameName adds the Node after a deletion of the instance has failed.
+// TestInstanceIsDeletedDespiteNewNodeOfSameName adds the Node, with a protected pod, after a deletion of the instance has
+// failed.
 func TestInstanceIsDeletedDespiteNewNodeOfSameName(t *testing.T) {
 	for name, tt := range map[string]struct {
 		providerID, uuid string
@@ -112,6 +113,7 @@ func TestInstanceIsDeletedDespiteNewNodeOfSameName(t *testing.T) {
 					return nil
 				}
 				refused = true
+				s.addPod("a", "job", func(p *simPod) { protectedPod(p); p.onNewNode = true })
 				s.mu.Lock()
 				defer s.mu.Unlock()
 				s.addReadyNode("a", tt.providerID, map[string]string{pool: "ci"}).Status.NodeInfo.SystemUUID = tt.uuid
