@@ -296,6 +296,24 @@ func TestI4RecreatedInstanceIsNotDeleted(t *testing.T) {
 	}
 }
 
+// TestGoneInstanceThatIsListedAsDeletingIsAwaited has a cloud without unique IDs that lags behind.
+func TestGoneInstanceThatIsListedAsDeletingIsAwaited(t *testing.T) {
+	withGroupOfTwo(t, func(t *testing.T, ctx context.Context, s *sim) {
+		s.removeInstance("a")
+		s.changeNode("a", setUnready)
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		s.afterNodeDeletion(func() {
+			s.recreateInstance("a", "")
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.instances["sim://a"].State = cloud.Deleting
+			time.AfterFunc(time.Minute, func() { s.removeInstance("a") })
+		})
+		requirePhase(t, s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour), v1alpha1.Succeeded)
+		check.Not(t, s.deletionRequested["sim://a"], "its deletion was requested")
+	})
+}
+
 // TestI4InstanceWithoutUniqueIDIsConfirmedByNames covers clouds without unique IDs, and instances captured by an older
 // Slipway.
 func TestI4InstanceWithoutUniqueIDIsConfirmedByNames(t *testing.T) {

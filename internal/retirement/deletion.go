@@ -157,7 +157,7 @@ func (p *retirementScope) deleteInstance(ctx context.Context) error {
 	case p.mayBelongToSameNamedNode(instance) && instance.State != cloud.Deleting && !p.isDeletionRequested():
 		return newEnd(NodeReplaced, "the instance %s now belongs to another Node of the same name, with the UID %s: retire that Node "+
 			"with its own NodeRetirement", id, p.sameNamedNode.UID)
-	case p.rt.Status.InstanceGone && p.rt.Status.Captured.UniqueID == "":
+	case p.rt.Status.InstanceGone && p.rt.Status.Captured.UniqueID == "" && instance.State != cloud.Deleting:
 		return newEnd(InstanceRecovered, "the instance %s was gone and exists now: it is kept, because it may be a new one; delete it in its "+
 			"cloud if it is not needed", id)
 	}
