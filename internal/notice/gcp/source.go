@@ -256,7 +256,11 @@ func (s *sources) parseMaintenance(value string, now time.Time) (notice.Snapshot
 	n := s.newNotice(MaintenanceSource, maintenanceID, kind, "host maintenance: "+value)
 	n.LiveMigration = kind == notice.Freeze
 	n.NoticePeriod = maintenanceNotice
-	if m := s.planned.Load(); m != nil && !m.Ongoing && kind == notice.Redeploy {
+	switch m := s.planned.Load(); {
+	case m == nil || kind != notice.Redeploy:
+	case m.Ongoing: // perhaps before its planned time, which the agent may already know
+		n.HasBegun = true
+	default:
 		if left := m.Start.Add(s.client.ClockAhead()).Sub(now); left > maintenanceNotice && left <= gpuMaintenanceNotice {
 			n.NotBefore = m.Start
 		}

@@ -354,6 +354,32 @@ func TestMaintenanceOfGPUHasItsPlannedTime(t *testing.T) {
 	}
 }
 
+func TestMaintenanceOfGPUThatBeginsEarlyHasBegun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMetadataServer()
+		start := time.Now().Add(time.Hour)
+		m.set("upcoming-maintenance", planned(start, "PENDING"))
+		g := guard(t, m)
+		time.Sleep(2 * time.Second)
+		for _, step := range []struct {
+			event, status string
+			hasBegun      bool
+		}{
+			{"TERMINATE_ON_HOST_MAINTENANCE", "PENDING", false},
+			{"TERMINATE_ON_HOST_MAINTENANCE", "ONGOING", true},
+			{"MIGRATE_ON_HOST_MAINTENANCE", "ONGOING", false},
+		} {
+			m.set("maintenance-event", step.event)
+			m.set("upcoming-maintenance", planned(start, step.status))
+			time.Sleep(maxWait + 2*time.Second)
+			s, _ := g.snapshot(MaintenanceSource)
+			if len(s.Notices) != 1 || s.Notices[0].HasBegun != step.hasBegun {
+				t.Errorf("%s while %s: %+v, want begun %t", step.event, step.status, s.Notices, step.hasBegun)
+			}
+		}
+	})
+}
+
 func TestI10BadOptionsAreNamedWithTheirValue(t *testing.T) {
 	for says, o := range map[string]Options{
 		"resource name: is empty": {},
