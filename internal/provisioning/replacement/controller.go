@@ -146,7 +146,7 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 
 // reconcileLaunch records the state of the launch, or decides whether to launch.
 func (l *replacementScope) reconcileLaunch(ctx context.Context) (requeueAfter time.Duration, err error) {
-	if never := DecideWanted(Need{Policy: l.group.Spec.Replacement}); never.Outcome == None && retirement.IsReplacementPending(l.rt) { // the record may be missing or unreadable
+	if never := DecideWanted(Need{Policy: l.group.Spec.Replacement, Instance: InstanceExists}); never.Outcome == None && retirement.IsReplacementPending(l.rt) { // the record may be missing or unreadable
 		return 0, l.writeStateIfChanged(ctx, v1alpha1.ReplacementNotNeeded, never.Reasons...)
 	}
 	record, err := l.controller.options.Launches.ReadUncached(ctx, l.group)

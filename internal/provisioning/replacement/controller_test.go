@@ -85,6 +85,27 @@ func TestUnschedulablePodsReplaceTheInstanceBeforeItGoes(t *testing.T) {
 	})
 }
 
+func TestReplaceWhenNeededDecidesByThePodsAndTheMinimumSize(t *testing.T) {
+	for name, tt := range map[string]struct {
+		unschedulable []UnschedulablePod
+		minSize       int32
+		state         v1alpha1.ReplacementState
+		code          string
+		grown         int
+	}{
+		"pods need it":         {[]UnschedulablePod{{Pod: "shop/web-1", Why: "fits on no other node"}}, 0, v1alpha1.ReplacementReady, NoRoom, 1},
+		"the minimum needs it": {nil, 3, v1alpha1.ReplacementReady, BelowMinimum, 1},
+		"nothing needs it":     {nil, 2, v1alpha1.ReplacementNotNeeded, NobodyNeedsIt, 0},
+	} {
+		t.Run(name, simOf(3, func(t *testing.T, ctx context.Context, s *sim) {
+			s.group.Spec.Replacement, s.group.Spec.MinSize, s.unschedulable = v1alpha1.ReplaceWhenNeeded, tt.minSize, tt.unschedulable
+			s.preemptInstance(t, "vm-0")
+			s.run(ctx, s.newController(t), time.Minute)
+			s.expect(t, "vm-0", tt.state, tt.code, tt.grown)
+		}))
+	}
+}
+
 func TestI5AtMaxSizeReplacementWaitsUntilInstanceIsGone(t *testing.T) {
 	withSim(t, 3, func(t *testing.T, ctx context.Context, s *sim) {
 		three := int32(3)
