@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -160,7 +161,7 @@ func readStatus(ctx context.Context, c client.Reader, names []string) (clusterSt
 		if !selected.hasGroup(g.Name) {
 			continue
 		}
-		nodes, err := retirement.ListBudgetNodes(ctx, c, g, retiring)
+		nodes, err := retirement.ListBudgetNodes(ctx, c, g, func(n *corev1.Node) bool { return retiring[n.Name] })
 		if err != nil {
 			return clusterStatus{}, err
 		}

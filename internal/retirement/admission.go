@@ -172,7 +172,8 @@ func (p *retirementScope) evaluateDisruptionBudget(ctx context.Context, retireme
 		}
 		return disruptionbudget.Decision{}, nil
 	}
-	nodes, err := listBudgetNodes(ctx, p.controller.options.Client, p.group, retiring, p.controller.expectations.deletedNodeUIDs(retirements))
+	isRetiring := func(n *corev1.Node) bool { return retiring[n.Name] }
+	nodes, err := listBudgetNodes(ctx, p.controller.options.Client, p.group, isRetiring, p.controller.expectations.deletedNodeUIDs(retirements))
 	if err != nil {
 		return disruptionbudget.Decision{}, err
 	}
@@ -195,15 +196,15 @@ func WillRemoveNode(rt *v1alpha1.NodeRetirement) bool {
 	return IsInFlight(rt) || taken && !rt.Status.Phase.IsFinal()
 }
 
-// ListBudgetNodes returns the nodes of a group as its disruption budgets count them. The nodes with names in retiring
-// count as being retired.
-func ListBudgetNodes(ctx context.Context, reader client.Reader, g *v1alpha1.NodeGroup, retiring map[string]bool) ([]disruptionbudget.Node, error) {
-	return listBudgetNodes(ctx, reader, g, retiring, nil)
+// ListBudgetNodes returns the nodes of a group as its disruption budgets count them. isRetiring reports whether a
+// retirement removes a node.
+func ListBudgetNodes(ctx context.Context, reader client.Reader, g *v1alpha1.NodeGroup, isRetiring func(*corev1.Node) bool) ([]disruptionbudget.Node, error) {
+	return listBudgetNodes(ctx, reader, g, isRetiring, nil)
 }
 
 // listBudgetNodes returns the same as ListBudgetNodes, but without the Nodes in gone, which this process knows to be
 // deleted. The cache may still contain such a Node, and the group would then seem larger than it is.
-func listBudgetNodes(ctx context.Context, reader client.Reader, g *v1alpha1.NodeGroup, retiring map[string]bool, deletedUIDs map[types.UID]bool) (
+func listBudgetNodes(ctx context.Context, reader client.Reader, g *v1alpha1.NodeGroup, isRetiring func(*corev1.Node) bool, deletedUIDs map[types.UID]bool) (
 	[]disruptionbudget.Node, error,
 ) {
 	selector, err := metav1.LabelSelectorAsSelector(&g.Spec.NodeSelector)
@@ -217,7 +218,7 @@ func listBudgetNodes(ctx context.Context, reader client.Reader, g *v1alpha1.Node
 	nodes := make([]disruptionbudget.Node, 0, len(list.Items))
 	for i := range list.Items {
 		if n := &list.Items[i]; !deletedUIDs[n.UID] {
-			nodes = append(nodes, disruptionbudget.NewNode(n, retiring[n.Name]))
+			nodes = append(nodes, disruptionbudget.NewNode(n, isRetiring(n)))
 		}
 	}
 	return nodes, nil

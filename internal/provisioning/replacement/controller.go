@@ -432,17 +432,21 @@ func (l *replacementScope) countStayingAndLeaving(ctx context.Context) (staying 
 	if err := l.controller.options.Client.List(ctx, &all); err != nil {
 		return 0, nil, fmt.Errorf("other retirements: %w", err)
 	}
-	leaving := map[string]bool{l.rt.Spec.NodeName: true}
+	leaving := []*v1alpha1.NodeRetirement{l.rt}
 	for i := range all.Items {
 		o := &all.Items[i]
 		if !o.Status.Phase.IsFinal() {
-			leaving[o.Spec.NodeName] = true
+			leaving = append(leaving, o)
 		}
 		if group, providerID := groupAndInstance(o); group == l.group.Name && retirement.WillRemoveNode(o) && !retirement.CanLaunchReplacement(o, all.Items) {
 			leavingProviderIDs = append(leavingProviderIDs, providerID)
 		}
 	}
-	nodes, err := retirement.ListBudgetNodes(ctx, l.controller.options.Client, l.group, leaving)
+	nodes, err := retirement.ListBudgetNodes(ctx, l.controller.options.Client, l.group, func(n *corev1.Node) bool {
+		return slices.ContainsFunc(leaving, func(o *v1alpha1.NodeRetirement) bool {
+			return o.Spec.NodeName == n.Name && retirement.MayTargetNode(o, n.UID)
+		})
+	})
 	if err != nil {
 		return 0, nil, err
 	}

@@ -441,6 +441,19 @@ func TestNoticeIsHandledBesideTheRetirementOfAnEarlierNode(t *testing.T) {
 	})
 }
 
+func TestNodeWithTheNameOfARetiringOneStays(t *testing.T) {
+	withSim(t, 3, func(t *testing.T, ctx context.Context, s *sim) {
+		s.group.Spec.Replacement, s.group.Spec.MinSize = v1alpha1.ReplaceWhenNeeded, 2
+		s.addRetirement(t, "vm-0")
+		s.updateAddedRetirement(t, func(m *v1alpha1.NodeRetirementStatus) {
+			m.Phase, m.Captured = v1alpha1.NodeDeleted, &v1alpha1.Captured{NodeUID: "earlier", Group: groupName, ProviderID: "sim://earlier"}
+		})
+		s.addNotice(t, "vm-1", "Preempt")
+		s.run(ctx, s.newController(t), 10*time.Second)
+		s.expect(t, "vm-1", v1alpha1.ReplacementWaiting, RoomElsewhere, 0)
+	})
+}
+
 // TestNodeIsRequeuedWhileItsRetirementIsOpen has a notice that returns before the end of its retirement is written,
 // without an event of the Node. Two retirements end in the same second.
 func TestNodeIsRequeuedWhileItsRetirementIsOpen(t *testing.T) {
