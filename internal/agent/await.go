@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/notice"
@@ -14,8 +15,9 @@ const awaitPollInterval = 100 * time.Millisecond
 
 // AwaitDrained waits until the node is drained for a notice, and then returns nil. The agent may read the notice after
 // the call. If an earlier drain for the notice gave up, AwaitDrained retries it once. If the retry gives up too, or the
-// notice needs no drain, it returns an error. In a dry run it returns nil once the agent has read the notice. If ctx
-// ends, AwaitDrained returns its error, and the drain continues. It may be called from any goroutine while Run runs.
+// notice needs no drain, it returns an error. It also returns an error if the node is left to another tool without a
+// deadline. In a dry run it returns nil once the agent has read the notice. If ctx ends, AwaitDrained returns its error,
+// and the drain continues. It may be called from any goroutine while Run runs.
 func (a *Agent) AwaitDrained(ctx context.Context, source, id string) error {
 	ticker := time.NewTicker(awaitPollInterval)
 	defer ticker.Stop()
@@ -67,6 +69,9 @@ func (a *Agent) checkOrRetryDrain(source, id string, retryFailed bool) drainStat
 			err = errors.New(h.drainResult.report.Summary())
 		}
 		return drainStatus{known: true, ended: true, err: fmt.Errorf("node %s is not drained: %w", a.options.Node, err)}
+	case h.Phase == Yielded && !h.Decision.Forced && len(a.otherTools) > 0: // nothing limits how long the taint stays
+		return drainStatus{known: true, ended: true, err: fmt.Errorf("node %s is not drained: another tool is removing it: %s; the drain starts once "+
+			"the taint is removed", a.options.Node, strings.Join(a.otherTools, ", "))}
 	case !h.Decision.Action.includesDrain():
 		return drainStatus{known: true, ended: true, err: fmt.Errorf("node %s is not drained: %s", a.options.Node, h.Decision.Reason)}
 	}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -143,6 +144,32 @@ func TestRequestedPreemptDrainEmptiesTheNode(t *testing.T) {
 		m.crashAgent()
 		for _, message := range to.all {
 			check.Is(t, "Preempt", message.Event.EventType, message.Summary)
+		}
+	})
+}
+
+func TestI6RequestedDrainNamesTheOtherTool(t *testing.T) {
+	withTestNode(t, 10*time.Second, func(t *testing.T, m *testNode) {
+		_, _ = m.updateNode("", func(n *kubeapi.Node) {
+			n.Spec.Taints = []kubeapi.Taint{{Key: "ToBeDeletedByClusterAutoscaler", Effect: "NoSchedule"}}
+		})
+		asked := request.NewSource(notice.Preempt)
+		m.startAgent(t, 0, func(o *Options) {
+			o.Sources = append(o.Sources, asked)
+			o.Policy.ActionByCondition = map[string]Action{request.NoticeID: Drain}
+		})
+		asked.RequestDrain()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		err := m.agent.AwaitDrained(ctx, request.SourceName, request.NoticeID)
+		check.ErrorContains(t, err, "cluster-autoscaler (taint ToBeDeletedByClusterAutoscaler:NoSchedule)")
+		if !m.evictionTime().IsZero() {
+			t.Error("pods were evicted beside the other tool")
+		}
+		_, _ = m.updateNode("", func(n *kubeapi.Node) { n.Spec.Taints = nil })
+		time.Sleep(time.Minute)
+		if !m.isEmpty() {
+			t.Error("the drain has not started after the removal of the taint")
 		}
 	})
 }
