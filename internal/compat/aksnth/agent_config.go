@@ -18,7 +18,7 @@ const (
 	webhookReceiver  = "webhook"
 )
 
-// ManualDrainType is the event type that the tool used for a drain by its HTTP path /newDrainNodeHandler.
+// ManualDrainType is the event type that the tool used for a drain by its HTTP path /drainNode.
 const ManualDrainType = notice.Preempt
 
 // noProxy makes a receiver ignore the proxy variables of the environment, as the tool's webhook did.

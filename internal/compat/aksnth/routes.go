@@ -13,9 +13,9 @@ import (
 type AgentAccess struct {
 	// CheckLive returns an error if the process is not healthy.
 	CheckLive func() error
-	// Drain requests a drain of the node and waits until it has finished or failed. The drain continues if ctx ends. Release
-	// cancels the request.
-	Drain       func(ctx context.Context) error
+	// Drain requests a drain of the node and waits until it has finished or failed. The drain continues if ctx ends.
+	Drain func(ctx context.Context) error
+	// CancelDrain cancels the request.
 	CancelDrain func()
 	// AuthorizeDrain returns an error if a client may not request a drain.
 	AuthorizeDrain func(*http.Request) error
