@@ -96,7 +96,7 @@ func runKubeaware(ctx context.Context, c *kubeaware.Config, f *kubeaware.Flags, 
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		runWithRestarts(ctx, log, func(ctx context.Context) error { return runManager(ctx, m, kube, api, f.InstallCRDs, log) })
+		runWithRestarts(ctx, log, func(ctx context.Context) error { return runManager(ctx, m, kube, api, log) })
 		return nil
 	})
 	group.Go(func() error {
@@ -110,12 +110,7 @@ func runKubeaware(ctx context.Context, c *kubeaware.Config, f *kubeaware.Flags, 
 
 // runManager runs the manager until ctx ends or the manager loses its Lease, for example while the API server is
 // unavailable.
-func runManager(ctx context.Context, m manager.Config, kube *rest.Config, api *kubeapi.Client, install bool, log *slog.Logger) error {
-	if install {
-		if err := manager.InstallCRDs(ctx, kube, log); err != nil {
-			return err
-		}
-	}
+func runManager(ctx context.Context, m manager.Config, kube *rest.Config, api *kubeapi.Client, log *slog.Logger) error {
 	// A registry accepts a manager's metrics only once. These metrics are not served.
 	return manager.RunInProcess(ctx, m, manager.Process{Kube: kube, API: api, Metrics: prometheus.NewRegistry(), Log: log})
 }
@@ -150,6 +145,7 @@ func runWithRestarts(ctx context.Context, log *slog.Logger, run func(context.Con
 func newManagerConfig(front *cloudpool.Config, f *kubeaware.Flags, backendHash string) manager.Config {
 	var m manager.Config
 	m.AddFlags(pflag.NewFlagSet("", pflag.ContinueOnError))
+	m.InstallCRDs, m.InstallCRDsByDefault = f.InstallCRDs, f.InstallCRDsByDefault
 	m.Listen, m.Selector = "", kubeaware.BackendLabel+"="+backendHash
 	m.LeaderElectionNamespace, m.LeaseName = f.Namespace, leaseNamePrefix+backendHash
 	m.LogLevel, m.LogFormat = front.LogLevel, front.LogFormat

@@ -56,6 +56,23 @@ func TestProxyAndManagerAgreeOnSystemLocalStorage(t *testing.T) {
 	}
 }
 
+// TestProxyNeedsPermissionForCRDsOnlyIfAsked: the manager would not start otherwise, although the cluster has the CRDs.
+func TestProxyNeedsPermissionForCRDsOnlyIfAsked(t *testing.T) {
+	for arg, want := range map[string]struct{ installs, byDefault bool }{
+		"":                    {true, true},
+		"-install-crds":       {true, false},
+		"-install-crds=false": {false, false},
+	} {
+		f, err := kubeaware.ParseFlags(strings.Fields(arg), func(string) string { return "" }, io.Discard)
+		must.NoError(t, err)
+		c := &kubeaware.Config{}
+		front := c.ToCloudpoolConfig(f)
+		m := newManagerConfig(&front, f, c.BackendHash())
+		check.Is(t, want.installs, m.InstallCRDs, arg)
+		check.Is(t, want.byDefault, m.InstallCRDsByDefault, arg)
+	}
+}
+
 // TestOnlyNotFoundMeansSinglePool: a backend with several pools that counts as a single one answers 404 to all paths of
 // its pools until a restart.
 func TestOnlyNotFoundMeansSinglePool(t *testing.T) {

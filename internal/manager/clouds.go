@@ -1,11 +1,9 @@
 package manager
 
 import (
-	"context"
 	"log/slog"
 
 	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/cloud/cloudpool"
@@ -33,14 +31,4 @@ func OpenProviders(path string, kube *rest.Config, log *slog.Logger) (providers 
 		return nil, nil, err
 	}
 	return providers, func() { closeClouds(providers) }, nil
-}
-
-// InstallCRDs installs or upgrades Slipway's CustomResourceDefinitions, and waits until the API server serves them. If
-// a definition in the cluster is newer than this program's, it does not change the definition and logs that.
-func InstallCRDs(ctx context.Context, kube *rest.Config, log *slog.Logger) error {
-	c, err := client.New(withRequestTimeout(kube), client.Options{})
-	if err != nil {
-		return err
-	}
-	return installCRDs(ctx, c, log)
 }

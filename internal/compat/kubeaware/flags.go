@@ -28,8 +28,9 @@ type Flags struct {
 	Authorize               bool
 	Namespace               string
 	MetricsListen           string
-	InstallCRDs             bool
 	RemoveLastWorker        bool
+	// InstallCRDsByDefault means that InstallCRDs is the default and not the user's choice.
+	InstallCRDs, InstallCRDsByDefault bool
 
 	// Warnings report flags without effect.
 	Warnings []string
@@ -65,7 +66,11 @@ func ParseFlags(args []string, getenv func(string) string, stderr io.Writer) (*F
 	if err := compat.ParseFlags(fs, args); err != nil {
 		return nil, err
 	}
+	f.InstallCRDsByDefault = true
 	fs.Visit(func(given *flag.Flag) {
+		if given.Name == "install-crds" {
+			f.InstallCRDsByDefault = false
+		}
 		if slices.Contains(ignored[1:], given.Name) {
 			f.Warnings = append(f.Warnings, "-"+given.Name+": has no effect: logs go to standard error")
 		}
