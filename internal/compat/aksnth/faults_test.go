@@ -257,13 +257,14 @@ func TestFreezeDrainsOnlyWithOption(t *testing.T) {
 	withOption := mustParse(t, "-drainOnFreezeEvent")
 	c := withOption.ToAgentConfig()
 	if got := c.BuildNoticePolicy().Decide(none, agent.SeenTimes{First: time.Now()}).Action; got != agent.Ignore ||
-		!strings.Contains(strings.Join(withOption.migrationNotes(), "\n"), "DurationInSeconds 0") {
+		!strings.Contains(strings.Join(withOption.migrationNotes(), "\n"), "DurationInSeconds 0 interrupts nothing and is ignored, unless it is a live migration") {
 		t.Errorf("without impact: %s; notes %q", got, withOption.migrationNotes())
 	}
 	for _, n := range []notice.Notice{
 		{Type: notice.Freeze, Duration: 5 * time.Second},
 		{Type: notice.Freeze, Duration: -1},
 		{Type: notice.Freeze, Duration: 5 * time.Second, LiveMigration: true},
+		{Type: notice.Freeze, LiveMigration: true},
 	} {
 		off, on := mustParse(t).ToAgentConfig(), mustParse(t, "-drainOnFreezeEvent").ToAgentConfig()
 		check.Is(t, agent.Ignore, off.BuildNoticePolicy().Decide(n, agent.SeenTimes{First: time.Now()}).Action, n)

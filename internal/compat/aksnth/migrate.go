@@ -87,7 +87,8 @@ func (o *Options) migrationNotes() []string {
 	}
 	if o.DrainOnFreezeEvent {
 		notes = append(notes, "A drain for a Freeze does not evict pods that would lose work: pods without a controller, with an "+
-			"emptyDir, or protected by an annotation. A Freeze with DurationInSeconds 0 interrupts nothing and is ignored.")
+			"emptyDir, or protected by an annotation. A Freeze with DurationInSeconds 0 interrupts nothing and is ignored, unless "+
+			"it is a live migration.")
 	}
 	if o.TaintNode && o.TaintEffect == "NoExecute" {
 		notes = append(notes, "The NoExecute taint is set once the node is drained. DaemonSet pods that do not tolerate it "+

@@ -344,7 +344,7 @@ func mustWrite(t *testing.T, a config.Agent) []byte {
 
 func TestNotesListStayingPodsAndIgnoredEvents(t *testing.T) {
 	for text, want := range map[string]string{
-		"scheduledEvents: {freeze: true}":            "DurationInSeconds 0",
+		"scheduledEvents: {freeze: true}":            "DurationInSeconds 0 interrupts nothing and is ignored, unless it is a live migration",
 		"scheduledEvents: {reboot: true}":            "for a Reboot",
 		"optionalConditions: {kernelDeadlock: true}": "conditionDrainTimeout",
 	} {

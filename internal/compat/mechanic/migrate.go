@@ -40,7 +40,7 @@ func (c *Config) migrationNotes() []string {
 	if c.Freeze {
 		notes = append(notes, "A drain for a Freeze does not evict pods that would lose work: pods without a controller, with an "+
 			"emptyDir, or protected by an annotation. mechanic evicted them. A Freeze with DurationInSeconds 0 interrupts nothing "+
-			"and is ignored.")
+			"and is ignored, unless it is a live migration.")
 	}
 	if c.Reboot {
 		notes = append(notes, "A drain for a Reboot does not evict pods without a controller: the kubelet restarts them. "+
