@@ -64,6 +64,7 @@ func assembleManager(ctx context.Context, c Config, in Process, clouds map[strin
 	}
 	for _, add := range []func(context.Context) error{
 		a.addRetirementController, a.addReplacementController, a.addNodeGroupController, a.addCASSyncIfConfigured, a.addProvisioningController, a.addPodEventAnalyzers, a.addOrphanControllers,
+		a.addUnselectedRetirementReport,
 	} {
 		if err := add(ctx); err != nil {
 			return nil, err

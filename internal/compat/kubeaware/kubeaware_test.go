@@ -239,7 +239,7 @@ func TestFileIsMigrated(t *testing.T) {
 	must.NoError(t, err)
 	// The commands do not use apiServer.url, so the output must name it.
 	check.Contains(t, string(out), "url: http://cloudpool:9010", "--backend-timeout 5m0s", "current-context to the cluster https://kube:6443 (apiServer.url)",
-		"instead of node-about-to-be-drained")
+		"instead of node-about-to-be-drained", "no NodeRetirement with the label "+BackendLabel)
 }
 
 func FuzzParse(f *testing.F) {

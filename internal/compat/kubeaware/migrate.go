@@ -53,5 +53,7 @@ func (c *Config) migrationNotes() []string {
 		"The permissions of deploy/manager/rbac.yaml and deploy/cloudpool/rbac.yaml are required.",
 		"A machine is paired with a node by spec.providerID, by address or by name. External IDs, which Kubernetes has not set since 1.11, are supported too.",
 		"If the backend serves several pools, set multi: true and omit the name.",
+		"slipway manager and slipway cloudpool do not continue the updates of slipway " + Tool + ". Stop it when no PoolUpdate and no NodeRetirement with the label " +
+			BackendLabel + " is in progress.",
 	}
 }

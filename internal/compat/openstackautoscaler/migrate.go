@@ -128,6 +128,8 @@ func (c *Config) migrationNotes(controlPlane int) []string {
 			"their name (" + namePrefix + "…). No other server is ever deleted.",
 		"If slipway openstack-autoscaler ran without -cluster-name, its servers are marked with the UID of the namespace kube-system: use that " +
 			"UID as --cluster-name, or add it to formerClusterNames in cloud-config.yaml.",
+		"slipway manager does not carry out the NodeRetirements of slipway " + Tool + ". Stop slipway " + Tool + " when none with the label " +
+			GroupLabel + "=" + Group + " is in progress, or remove the label from them afterwards.",
 		"A Node without spec.providerID is paired by its system UUID, as with the autoscaler. The server's name must match the Node's name, " +
 			"with or without a domain.",
 	}

@@ -579,13 +579,13 @@ func TestMigratedFilesAreValidForManager(t *testing.T) {
 		must.NoError(t, os.WriteFile(filepath.Join(directory, f.Name), f.Content, 0o600))
 		hasPassword := strings.Contains(string(f.Content), "password: secret")
 		check.Not(t, hasPassword != f.Secret, "%s contains the password: %t, Secret: %t", f.Name, hasPassword, f.Secret)
-		if strings.Contains(string(f.Content), GroupLabel) { // managers ignore objects with it
-			t.Errorf("%s has the label of the compatibility mode: %s", f.Name, f.Content)
-		}
 	}
 	groups, err := manager.ParseGroups(byName["nodegroups.yaml"].Content)
 	if err != nil || len(groups) != 1 || groups[0].Spec.MinSize != 2 || *groups[0].Spec.MaxSize != 9 {
 		t.Fatalf("%+v, %v in\n%s", groups, err, byName["nodegroups.yaml"].Content)
+	}
+	if len(groups[0].Labels) > 0 { // managers ignore objects with the label of the compatibility mode
+		t.Errorf("the NodeGroup has the labels %v", groups[0].Labels)
 	}
 	var clouds struct {
 		OpenStack openstack.Config `json:"openstack"`
@@ -621,7 +621,7 @@ func TestEveryFaultHasMigrationNote(t *testing.T) {
 	check.Contains(t, all,
 		"drained before their machine is deleted", "minSize now always holds", "restart does not reset", "DaemonSet", "one at a time", "in ERROR",
 		"does not join", "500m", "1024·1000", "two namespaces", "taints", "LK built in", "with each call", "system UUID", "DefaultFlavour",
-		"CoolDownTime", "in plain text",
+		"CoolDownTime", "in plain text", "when none with the label slipway.dev/openstack-autoscaler=kube-worker is in progress",
 	)
 	check.Is(t, 10*time.Minute, c.CoolDown())
 }

@@ -74,6 +74,8 @@ func (c *Config) migrationNotes() []string {
 		"Azure's rate limits (429, Retry-After) are respected, and a failed deletion is retried until it succeeds.",
 		"The permissions of deploy/manager/rbac.yaml are required and, if the manager installs its CRDs, of " +
 			"deploy/manager/install-crds.yaml.",
+		"slipway manager does not carry out the NodeRetirements of slipway " + Tool + ". Stop slipway " + Tool + " when none with the label " +
+			GroupLabel + "=" + c.NodePool + " is in progress, or remove the label from them afterwards.",
 	}
 	if c.ScheduledCheck {
 		notes = append(notes, "Nodes that never had such a pod, or lost their last one while the manager did not run, are removed after two "+
