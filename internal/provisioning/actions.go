@@ -153,9 +153,9 @@ func (a *Controller) startInstanceDeletion(ctx context.Context, s *clusterCaches
 func (a *Controller) deleteInstanceWithoutNode(ctx context.Context, s *clusterCaches, g *managedGroup, failed launch.FailedInstance) (requested bool, err error) {
 	provider := a.options.Clouds[g.Group.Spec.Cloud.Provider]
 	id := failed.Instance.ProviderID
-	// An instance in another state is evaluated again in the next reconcile.
+	// An instance in another state, or another instance with the ID, is evaluated in the next reconcile.
 	requested, err = instances.DeleteIfStillWithoutNode(ctx, provider, s.hosts.Read, id, func(i cloud.Instance) bool {
-		return i.State == failed.Instance.State && i.State != cloud.Unknown
+		return i.State == failed.Instance.State && i.State != cloud.Unknown && i.UniqueID == failed.Instance.UniqueID
 	})
 	switch {
 	case err != nil:

@@ -290,6 +290,11 @@ func (f *fixture) makeOverdue() {
 	for i := range m.unjoined {
 		m.unjoined[i].Since = metav1.NewTime(long)
 	}
+	f.pool.change(func() {
+		for i := range f.pool.machines {
+			f.pool.machines[i].Created = long
+		}
+	})
 }
 
 func (f *fixture) listRetirements() []v1alpha1.NodeRetirement {

@@ -92,6 +92,43 @@ func TestFailedRetirementOfNeverReadyNodeIsRepeated(t *testing.T) {
 	}
 }
 
+// TestI4InstanceWithAReusedIDIsNotDeleted has a cloud group that a user has created anew under the same name, so that
+// the IDs of its instances begin again.
+func TestI4InstanceWithAReusedIDIsNotDeleted(t *testing.T) {
+	for name, node := range map[string]*corev1.Node{"without a Node": nil, "with a Node that is not Ready": newRegisteredNode(func(*corev1.Node) {})} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, nil)
+			f.addUnschedulable("a")
+			f.reconcileTimes(2)
+			f.makeOverdue()
+			f.pool.change(func() { f.pool.machines[0].Created = time.Now().Add(-time.Minute) })
+			if node != nil {
+				f.setNode(node)
+			}
+			f.reconcileTimes(3)
+			f.calls.Wait()
+			if s := f.status(); len(s.Awaited) != 0 || len(s.BackOffs) != 0 {
+				t.Errorf("status is %+v, want neither a recorded instance nor a back-off", s)
+			}
+			check.Len(t, 0, f.listRetirements())
+			f.pool.change(func() { check.Is(t, 0, len(f.pool.deleted), f.pool.deleted) })
+			check.Is(t, 1, f.launchCount())
+		})
+	}
+}
+
+// TestI4InstanceThatWasReplacedSinceTheReadIsNotDeleted has an instance that takes the ID of a failed one before the
+// deletion.
+func TestI4InstanceThatWasReplacedSinceTheReadIsNotDeleted(t *testing.T) {
+	f := newFixture(t, nil)
+	f.addUnschedulable("a")
+	f.reconcileTimes(2)
+	failed := launch.FailedInstance{Instance: f.states["web"].instances[0], Reason: launch.NeverJoined}
+	f.pool.change(func() { f.pool.machines[0].UniqueID = "second" })
+	requested, err := f.deleteInstanceWithoutNode(t.Context(), f.sources, f.lastGroups[0], failed)
+	check.Not(t, requested || err != nil || len(f.pool.deleted) > 0, "requested %t, %v", requested, err)
+}
+
 func TestInstanceOfRetiredNodeIsLeftToItsRetirement(t *testing.T) {
 	f := newNeverReadyFixture(t)
 	f.finishRetirement(v1alpha1.Drained, "", 0)

@@ -508,6 +508,7 @@ func TestI8FailedReplacementInstanceIsDeletedAfterARestart(t *testing.T) {
 	must.NoError(t, f.launchReplacement("n1"))
 	f.reconcileTimes(2)
 	g := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "group"}}
+	f.pool.change(func() { f.pool.machines[0].Created = time.Now().Add(-time.Hour) })
 	err := f.options.Launches.Update(t.Context(), g, func(s *v1alpha1.ProvisioningStatus) error {
 		l := &s.Launches[0]
 		l.State, l.Reason, l.Instances[0].Since = v1alpha1.LaunchFailed, launch.NeverJoined, metav1.NewTime(time.Now().Add(-time.Hour))

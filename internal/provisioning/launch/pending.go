@@ -183,7 +183,7 @@ func (s *Observation) matchInstanceToLaunch(pending []PendingLaunch, i cloud.Ins
 	return r, false
 }
 
-// maxClockSkew is how far the clock of a cloud may be behind the clock of this process.
+// maxClockSkew is how far the clocks of a cloud and of this process may differ.
 const maxClockSkew = 5 * time.Minute
 
 // appearedSince reports whether an instance appeared after a launch: an earlier read did not have it, and it was not
@@ -195,4 +195,17 @@ func (s *Observation) appearedSince(i cloud.Instance, launchedAt time.Time) bool
 	_, known := s.FirstSeen[i.ProviderID]
 	_, requested := s.FirstSeen[i.PreviousProviderID]
 	return !known && !requested && (i.Created.IsZero() || !i.Created.Before(launchedAt.Add(-maxClockSkew)))
+}
+
+// DropReusedIDs returns the recorded instances without those that the cloud has created anew since they were first
+// seen. Some clouds reuse provider IDs, and Slipway has not launched the new instance (invariant I4). The creation times
+// must be the cloud's, because a Node may be much younger than its instance.
+func DropReusedIDs(recorded []Instance, shown []cloud.Instance) []Instance {
+	created := map[string]time.Time{}
+	for _, i := range shown {
+		created[i.ProviderID] = i.Created
+	}
+	return slices.DeleteFunc(slices.Clone(recorded), func(r Instance) bool {
+		return created[r.ProviderID].After(r.Since.Add(maxClockSkew))
+	})
 }
