@@ -340,7 +340,7 @@ func isWorkPending(groups []*managedGroup) bool {
 type managedGroup struct {
 	nodegroup.GroupSnapshot
 	state       *groupState
-	retirements map[string]retirementProgress
+	retirements map[string]retirementState
 	// replacements are the instances that replaced others, by provider ID.
 	replacements map[string]bool
 	// unreplaced are the retirements after a notice that may still launch a replacement, by provider ID.
@@ -384,7 +384,7 @@ func (a *Controller) readCluster(ctx context.Context, s *clusterCaches) (cluster
 			return nil, nil, fmt.Errorf("NodeGroup %s: %w", g.Name, err)
 		}
 		managed = append(managed, &managedGroup{
-			GroupSnapshot: w, retirements: findRetirementProgress(g, a.options.Clouds[g.Spec.Cloud.Provider], retirements.Items),
+			GroupSnapshot: w, retirements: findRetirementStates(g, a.options.Clouds[g.Spec.Cloud.Provider], retirements.Items),
 			replacements: retirement.ReplacementInstanceIDs(retirements.Items, g.Name),
 			unreplaced:   findUnreplacedRetirements(g, a.options.Clouds[g.Spec.Cloud.Provider], retirements.Items),
 		})

@@ -283,9 +283,10 @@ func (f *fixture) setNode(n *corev1.Node) {
 }
 
 // makeOverdue ends the join timeout of the provisioning instances.
-func (f *fixture) makeOverdue() {
+func (f *fixture) makeOverdue() { f.makeOverdueSince(time.Now().Add(-24 * time.Hour)) }
+
+func (f *fixture) makeOverdueSince(long time.Time) {
 	m := f.states["web"]
-	long := time.Now().Add(-24 * time.Hour)
 	m.watchedSince = long
 	for i := range m.unjoined {
 		m.unjoined[i].Since = metav1.NewTime(long)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -104,9 +105,25 @@ const (
 	retirementFinal                                     // the Node is deleted, and the retirement deletes the instance
 )
 
-// findRetirementProgress returns the progress of a group's retirements, by provider ID.
-func findRetirementProgress(g *v1alpha1.NodeGroup, provider cloud.Provider, retirements []v1alpha1.NodeRetirement) map[string]retirementProgress {
-	found := map[string]retirementProgress{}
+// retirementState says what the retirements of one provider ID have done.
+type retirementState struct {
+	unfinished retirementProgress
+	// finishedAt is when a retirement of the ID last finished after it had deleted the Node. It is zero if none has.
+	finishedAt time.Time
+}
+
+// progress returns the progress for an instance that was first seen at the given time. A cloud may give the ID of a
+// retired instance to a new one, which a finished retirement does not concern.
+func (s retirementState) progress(firstSeen time.Time) retirementProgress {
+	if !s.finishedAt.IsZero() && !firstSeen.After(s.finishedAt) {
+		return retirementFinal
+	}
+	return s.unfinished
+}
+
+// findRetirementStates returns the states of a group's retirements, by provider ID.
+func findRetirementStates(g *v1alpha1.NodeGroup, provider cloud.Provider, retirements []v1alpha1.NodeRetirement) map[string]retirementState {
+	found := map[string]retirementState{}
 	for i := range retirements {
 		rt := &retirements[i]
 		if rt.Status.Captured == nil || rt.Status.Captured.Group != g.Name || provider == nil {
@@ -116,13 +133,19 @@ func findRetirementProgress(g *v1alpha1.NodeGroup, provider cloud.Provider, reti
 		if err != nil {
 			continue
 		}
+		s, finished := found[id], rt.Status.Times.Finished
 		switch rt.Status.Phase {
-		case v1alpha1.NodeDeleted, v1alpha1.InstanceDeleted, v1alpha1.Succeeded, v1alpha1.Failed:
-			found[id] = retirementFinal
+		case v1alpha1.NodeDeleted, v1alpha1.InstanceDeleted:
+			s.unfinished = retirementFinal
+		case v1alpha1.Succeeded, v1alpha1.Failed:
+			if finished != nil && finished.After(s.finishedAt) {
+				s.finishedAt = finished.Time
+			}
 		case v1alpha1.Refused, v1alpha1.Aborted:
 		default:
-			found[id] = max(found[id], retirementCancellable)
+			s.unfinished = max(s.unfinished, retirementCancellable)
 		}
+		found[id] = s
 	}
 	return found
 }
@@ -162,8 +185,12 @@ func (g *managedGroup) countUnreplacedInstances() (n int) {
 // excludeRetired removes instances that are being retired from the tracking. Such an instance may have lost its Node,
 // and would look like an instance that never joined.
 func (g *managedGroup) excludeRetired(s *launch.Tracking) {
-	s.FailedWithoutNode = slices.DeleteFunc(s.FailedWithoutNode, func(d launch.FailedInstance) bool { return g.retirements[d.Instance.ProviderID] > 0 })
-	s.Unjoined = slices.DeleteFunc(s.Unjoined, func(r launch.Instance) bool { return g.retirements[r.ProviderID] == retirementFinal })
+	progress := map[string]retirementProgress{} // of the recorded instances, which include the failed ones
+	for _, r := range s.Unjoined {
+		progress[r.ProviderID] = g.retirements[r.ProviderID].progress(r.Since.Time)
+	}
+	s.FailedWithoutNode = slices.DeleteFunc(s.FailedWithoutNode, func(d launch.FailedInstance) bool { return progress[d.Instance.ProviderID] > 0 })
+	s.Unjoined = slices.DeleteFunc(s.Unjoined, func(r launch.Instance) bool { return progress[r.ProviderID] == retirementFinal })
 }
 
 // listUncountedFailures returns the failed instances that do not count as a failure of their template yet.

@@ -149,6 +149,35 @@ func TestInstanceOfRetiredNodeIsLeftToItsRetirement(t *testing.T) {
 	})
 }
 
+// TestInstanceWithTheIDOfARetiredOneIsTracked has a cloud that gives the ID of a retired instance to the next one.
+func TestInstanceWithTheIDOfARetiredOneIsTracked(t *testing.T) {
+	for name, c := range map[string]struct {
+		finishedAgo time.Duration // before now; the new instance was first seen an hour ago
+		deleted     int
+	}{
+		"retired before it was launched": {2 * time.Hour, 1},
+		"retired after it was launched":  {time.Minute, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, nil)
+			f.addUnschedulable("a")
+			f.reconcileTimes(2)
+			rt := &v1alpha1.NodeRetirement{ObjectMeta: metav1.ObjectMeta{Name: "earlier"}, Spec: v1alpha1.NodeRetirementSpec{NodeName: "machine-0", Group: "web"}}
+			must.NoError(t, f.client.Create(t.Context(), rt))
+			f.finishRetirement(v1alpha1.Succeeded, "", c.finishedAgo)
+			f.reconcileTimes(2)
+			if c.deleted > 0 {
+				check.Len(t, 1, f.status().Awaited)
+			}
+			f.makeOverdueSince(time.Now().Add(-time.Hour))
+			f.reconcile()
+			f.calls.Wait()
+			f.pool.change(func() { check.Len(t, c.deleted, f.pool.deleted) })
+			check.Len(t, c.deleted, f.status().BackOffs)
+		})
+	}
+}
+
 func TestNodeThatWasReadyDuringItsRetirementHasJoined(t *testing.T) {
 	f := newNeverReadyFixture(t)
 	f.finishRetirement(v1alpha1.Refused, retirement.NodeReady, time.Hour)
