@@ -3,6 +3,7 @@ package externalgrpc
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -145,6 +146,8 @@ func (p *Provider) Instance(ctx context.Context, id string) (cloud.Instance, err
 type operation struct {
 	Delete string `json:"delete,omitempty"`
 	Grow   string `json:"grow,omitempty"` // the group
+	// FailedBefore are the instances of the group that had an error before the launch, by provider ID.
+	FailedBefore []string `json:"failedBefore,omitempty"`
 }
 
 // Delete implements cloud.Provider. The protocol does not define what a second deletion of the same instance does. Some
@@ -359,7 +362,11 @@ func (p *Provider) Grow(ctx context.Context, group string, order cloud.LaunchReq
 	if err := order.Validate(group); err != nil {
 		return cloud.Operation{}, err
 	}
-	g, err := p.Group(ctx, group)
+	r, err := p.readSnapshot(ctx)
+	if err != nil {
+		return cloud.Operation{}, err
+	}
+	g, err := r.findGroup(group)
 	if err != nil {
 		return cloud.Operation{}, err
 	}
@@ -379,7 +386,13 @@ func (p *Provider) Grow(ctx context.Context, group string, order cloud.LaunchReq
 	if err != nil {
 		return cloud.Operation{}, err
 	}
-	return cloud.NewOperation(operation{Grow: group}, began), nil
+	o := operation{Grow: group}
+	for _, i := range r.instances[group] {
+		if i.State == cloud.Failed {
+			o.FailedBefore = append(o.FailedBefore, i.ProviderID)
+		}
+	}
+	return cloud.NewOperation(o, began), nil
 }
 
 // Status implements cloud.Provider. The state of the operation's instances decides the result.
@@ -396,7 +409,7 @@ func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.Operat
 		return cloud.OperationStatus{}, err
 	}
 	if o.Grow != "" {
-		return r.growStatus(o.Grow)
+		return r.growStatus(o)
 	}
 	i, err := p.findInstance(r, o.Delete)
 	switch {
@@ -415,29 +428,30 @@ func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.Operat
 	return cloud.OperationStatus{Done: failure != nil, Err: failure}, nil
 }
 
-// growStatus returns the progress of a launch, which is done when the group has its target size.
-func (r *snapshot) growStatus(group string) (cloud.OperationStatus, error) {
-	g, err := r.findGroup(group)
+// growStatus returns the progress of a launch, which is done when the group has its target size. The size also counts
+// failed instances. The launch has failed if an instance has an error that it did not have before.
+func (r *snapshot) growStatus(o operation) (cloud.OperationStatus, error) {
+	g, err := r.findGroup(o.Grow)
 	if cloud.IsNotFound(err) {
 		return cloud.OperationStatus{Done: true}, nil
 	}
 	if err != nil {
 		return cloud.OperationStatus{}, err
 	}
-	running := 0
+	present := 0
 	var failure error
-	for _, i := range r.instances[group] {
-		switch i.State {
-		case cloud.Pending:
+	for _, i := range r.instances[o.Grow] {
+		switch {
+		case i.State == cloud.Pending:
 			return cloud.OperationStatus{}, nil
-		case cloud.Failed:
+		case i.State == cloud.Deleting:
+		case i.State == cloud.Failed && !slices.Contains(o.FailedBefore, i.ProviderID):
 			failure = instanceError(i)
-		case cloud.Deleting:
 		default:
-			running++
+			present++
 		}
 	}
-	if running >= g.Size {
+	if present >= g.Size {
 		return cloud.OperationStatus{Done: true}, nil
 	}
 	return cloud.OperationStatus{Done: failure != nil, Err: failure}, nil

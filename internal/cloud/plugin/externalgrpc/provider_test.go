@@ -23,6 +23,7 @@ type staticProvider struct {
 	pb.CloudProviderClient
 
 	machines         map[string][]string // by group
+	failed           map[string]bool     // by provider ID
 	sizes            map[string]int32
 	onDeletion       func(ctx context.Context) error
 	sent             bool // whether a deletion is sent
@@ -50,9 +51,21 @@ func (s *staticProvider) NodeGroupTargetSize(_ context.Context, r *pb.NodeGroupT
 func (s *staticProvider) NodeGroupNodes(_ context.Context, r *pb.NodeGroupNodesRequest, _ ...grpc.CallOption) (*pb.NodeGroupNodesResponse, error) {
 	answer := &pb.NodeGroupNodesResponse{}
 	for _, id := range s.machines[r.GetId()] {
-		answer.Instances = append(answer.Instances, &pb.Instance{Id: id})
+		i := &pb.Instance{Id: id}
+		if s.failed[id] {
+			i.Status = &pb.InstanceStatus{ErrorInfo: &pb.InstanceErrorInfo{ErrorCode: "QUOTA", ErrorMessage: "no cores"}}
+		}
+		answer.Instances = append(answer.Instances, i)
 	}
 	return answer, nil
+}
+
+// NodeGroupIncreaseSize does not make the instances.
+func (s *staticProvider) NodeGroupIncreaseSize(_ context.Context, r *pb.NodeGroupIncreaseSizeRequest, _ ...grpc.CallOption) (
+	*pb.NodeGroupIncreaseSizeResponse, error,
+) {
+	s.sizes[r.GetId()] += r.GetDelta()
+	return &pb.NodeGroupIncreaseSizeResponse{}, nil
 }
 
 func (s *staticProvider) NodeGroupDeleteNodes(ctx context.Context, _ *pb.NodeGroupDeleteNodesRequest, options ...grpc.CallOption) (
@@ -148,5 +161,33 @@ func TestEmptyGroupDoesNotAffectOthers(t *testing.T) {
 			t.Fatalf("I7: instance of an unlisted group: %v", err)
 		}
 		_ = p.Close()
+	}
+}
+
+func TestLaunchFailsOnlyForItsOwnInstances(t *testing.T) {
+	for name, c := range map[string]struct {
+		made         []string
+		failed       string
+		done, hasErr bool
+	}{
+		"not made yet": {nil, "", false, false},
+		"running":      {[]string{"rack://a/3"}, "", true, false},
+		"failed":       {[]string{"rack://a/3"}, "rack://a/3", true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &staticProvider{
+				machines: map[string][]string{"a": {"rack://a/1", "rack://a/2"}}, sizes: map[string]int32{"a": 2},
+				failed: map[string]bool{"rack://a/2": true},
+			}
+			p := s.newProvider(t)
+			defer p.Close() //nolint:errcheck // it never connected
+			op, err := p.Grow(t.Context(), "a", cloud.LaunchRequest{Count: 1})
+			must.NoError(t, err)
+			s.machines["a"] = append(s.machines["a"], c.made...)
+			s.failed[c.failed] = true
+			st, err := p.Status(t.Context(), op)
+			check.Not(t, err != nil || st.Done != c.done || (st.Err != nil) != c.hasErr, "%+v, %v", st, err)
+			check.Not(t, st.Err != nil && !strings.Contains(st.Err.Error(), "rack://a/3"), "%v", st.Err)
+		})
 	}
 }
