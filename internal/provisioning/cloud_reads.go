@@ -129,7 +129,7 @@ func (a *Controller) applyObservation(g *managedGroup, v cloudObservation) {
 	}
 	m.tracking = launch.TrackInstances(launch.Observation{
 		Group: v.group, Instances: v.instances, JoinState: func(i cloud.Instance) launch.JoinState { return v.stateByID[i.ProviderID] },
-		FirstSeen: m.tracking.FirstSeen, Unjoined: launch.DropReusedIDs(m.unjoined, v.instances), Pending: m.pending, UnseenSince: m.tracking.UnseenSince, WatchedSince: m.watchedSince,
+		FirstSeen: m.tracking.FirstSeen, Unjoined: launch.DropReusedIDs(m.unjoined, v.instances), Pending: m.pending, UnseenSince: m.tracking.UnseenSince, EmptySince: m.tracking.EmptySince, WatchedSince: m.watchedSince,
 		JoinTimeout: plan.JoinTimeout(g.Group), ReadAt: v.startedAt, Now: now, PreviouslyJoined: done,
 	})
 	m.joined = nil // they are in tracking.FirstSeen now

@@ -27,9 +27,9 @@ type Follower struct {
 
 // followedGroup is what this process has seen of a group.
 type followedGroup struct {
-	uid                       types.UID
-	firstSeen                 map[string]time.Time
-	watchedSince, unseenSince time.Time
+	uid                                   types.UID
+	firstSeen                             map[string]time.Time
+	watchedSince, unseenSince, emptySince time.Time
 }
 
 // NewFollower returns a Follower. settle is how long the instances of a launch may take to appear after its answer was
@@ -70,7 +70,7 @@ func (f *Follower) TrackLaunch(ctx context.Context, g *v1alpha1.NodeGroup, p clo
 	defer f.mu.Unlock()
 	o.Now = time.Now()
 	seen := f.groupState(g)
-	o.FirstSeen, o.WatchedSince, o.UnseenSince = seen.firstSeen, seen.watchedSince, seen.unseenSince
+	o.FirstSeen, o.WatchedSince, o.UnseenSince, o.EmptySince = seen.firstSeen, seen.watchedSince, seen.unseenSince, seen.emptySince
 	restarted := o.FirstSeen == nil
 	var v Tracking
 	err = f.record.Update(ctx, g, func(s *v1alpha1.ProvisioningStatus) error {
@@ -92,7 +92,7 @@ func (f *Follower) TrackLaunch(ctx context.Context, g *v1alpha1.NodeGroup, p clo
 	if updated == nil || err != nil { // an instance that is not in the record is found again
 		return nil, err
 	}
-	seen.firstSeen, seen.unseenSince = v.FirstSeen, v.UnseenSince
+	seen.firstSeen, seen.unseenSince, seen.emptySince = v.FirstSeen, v.UnseenSince, v.EmptySince
 	f.groups[g.Name] = seen
 	return updated, nil
 }

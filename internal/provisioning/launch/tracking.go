@@ -3,6 +3,7 @@ package launch
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -32,6 +33,8 @@ type Observation struct {
 	ReadAt time.Time
 	// UnseenSince is since when the cloud's size counts instances that it does not list, from the previous read.
 	UnseenSince time.Time
+	// EmptySince is since when the cloud lists no instance although the size counts some, from the previous read.
+	EmptySince time.Time
 	// WatchedSince is since when this process has tracked the group. It does not know what happened to instances before.
 	WatchedSince time.Time
 	JoinTimeout  time.Duration
@@ -75,8 +78,8 @@ type Tracking struct {
 	// Ended are refused or lost launches, with the instances that did not appear and are not expected any more.
 	Ended     []PendingLaunch
 	FirstSeen map[string]time.Time
-	// UnseenSince is the input of the next Observation.
-	UnseenSince time.Time
+	// UnseenSince and EmptySince are the input of the next Observation.
+	UnseenSince, EmptySince time.Time
 	// Late are the launches with instances that were not seen within the join timeout, by ID.
 	Late map[string]bool
 	// Unmade is how many instances Group.Size counts that do not exist and are not expected.
@@ -149,8 +152,28 @@ func TrackInstances(s Observation) Tracking {
 			out.classifyWithoutNode(s, i, join, r, ours)
 		}
 	}
+	if len(instances) == 0 && s.Group.Size > 0 {
+		out.keepWhileListIsEmpty(s, record)
+	}
 	out.trackUnlistedInstances(s, pending, s.Group.Size-present)
 	return out
+}
+
+// keepWhileListIsEmpty keeps what the previous read has shown, because an empty list of a group that has a size may be
+// an error of the cloud (invariant I7). Otherwise the next list would consist of new instances, and the recorded ones
+// would have vanished. The list is believed after the settle time.
+func (v *Tracking) keepWhileListIsEmpty(s Observation, record map[string]Instance) {
+	v.EmptySince = s.EmptySince
+	if v.EmptySince.IsZero() {
+		v.EmptySince = s.Now
+	}
+	if !s.Now.Before(v.EmptySince.Add(SettleTime)) {
+		return
+	}
+	maps.Copy(v.FirstSeen, s.FirstSeen)
+	for _, id := range slices.Sorted(maps.Keys(record)) {
+		v.Unjoined = append(v.Unjoined, record[id])
+	}
 }
 
 // UpdateLaunch sets the state of a launch from the result of TrackInstances.

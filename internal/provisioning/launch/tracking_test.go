@@ -369,3 +369,43 @@ func TestFutureTimesAreClamped(t *testing.T) {
 		t.Errorf("a back-off lasts %s more, want at most an hour", left)
 	}
 }
+
+// TestI7EmptyListOfAGroupWithASizeErasesNothing has a cloud that lists no instance for a while, and then all of them.
+// Its instances have no creation time.
+func TestI7EmptyListOfAGroupWithASizeErasesNothing(t *testing.T) {
+	all := []cloud.Instance{{ProviderID: "a", State: cloud.Running}, {ProviderID: "b", State: cloud.Running}, {ProviderID: "c", State: cloud.Pending}}
+	for name, c := range map[string]struct {
+		size    int
+		emptied time.Duration // how long the list is empty
+		record  int
+		claimed bool // whether the pending launch claims an old instance
+	}{
+		"one read":              {4, 0, 1, false},
+		"until the settle time": {4, SettleTime, 0, true},
+		"the size is 0":         {0, 0, 0, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newObservation(func(s *Observation) {
+				s.FirstSeen["c"] = start.Add(-time.Minute)
+				s.Unjoined = []Instance{{ProviderID: "c", Template: "m4", Launch: "1", Since: metav1.NewTime(start.Add(-time.Minute))}}
+				s.Pending = []PendingLaunch{{ID: "2", Count: 1, RequestedAt: start.Add(-time.Second), AnsweredAt: start.Add(-time.Second), Running: true}}
+			})
+			read := func(size int, list []cloud.Instance) Tracking {
+				s.Group.Size, s.Instances, s.ReadAt = size, list, s.Now
+				v := TrackInstances(s)
+				s.FirstSeen, s.Unjoined, s.Pending, s.UnseenSince, s.EmptySince = v.FirstSeen, v.Unjoined, v.Pending, v.UnseenSince, v.EmptySince
+				return v
+			}
+			read(c.size, nil)
+			if c.emptied > 0 {
+				s.Now = s.Now.Add(c.emptied)
+				read(c.size, nil)
+			}
+			check.Len(t, c.record, s.Unjoined)
+			s.Now = s.Now.Add(time.Second)
+			v := read(4, all)
+			check.Is(t, c.claimed, len(v.Pending) == 0, v.Pending, v.Unjoined)
+			check.Not(t, !v.EmptySince.IsZero(), "empty since %s", v.EmptySince)
+		})
+	}
+}
