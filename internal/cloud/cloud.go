@@ -204,7 +204,8 @@ func (e *NotFoundError) Error() string {
 // IsNotFound reports whether err contains a [*NotFoundError].
 func IsNotFound(err error) bool { return hasType[*NotFoundError](err) }
 
-// ThrottledError means that the caller must wait for RetryAfter before the next request to the cloud.
+// ThrottledError means that the caller must wait for [RetryDelay] before the next request to the cloud. RetryAfter is
+// what the cloud asks for, without a limit.
 type ThrottledError struct {
 	RetryAfter time.Duration
 	Err        error

@@ -301,11 +301,8 @@ func (c *Controller) readCloudOrRecent(ctx context.Context, where v1alpha1.Cloud
 	if err != nil {
 		group = recent.group // as it was last read (I7)
 	}
-	recent = recentReading{cloudReading{group: group, err: err, missing: missing, known: true}, time.Now().Add(c.options.Interval)}
-	var throttled *cloud.ThrottledError
-	if errors.As(err, &throttled) && throttled.RetryAfter > c.options.Interval {
-		recent.next = time.Now().Add(throttled.RetryAfter)
-	}
+	pause := max(cloud.RetryDelay(err), c.options.Interval)
+	recent = recentReading{cloudReading{group: group, err: err, missing: missing, known: true}, time.Now().Add(pause)}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if before := c.cloudReadings[where].err; err != nil && (before == nil || before.Error() != err.Error()) {

@@ -1,6 +1,7 @@
 package nodegroup
 
 import (
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/cloud/cloudtest"
+	"github.com/slipway-dev/slipway/internal/testing/check"
 )
 
 // TestHangingCloudLeavesWorkersForOthers has as many groups of the hanging cloud as there are workers.
@@ -37,6 +39,26 @@ func TestHangingCloudLeavesWorkersForOthers(t *testing.T) {
 			if reading := <-ended; reading.err == nil || time.Since(began) > cloud.ReadTimeout {
 				t.Errorf("the hung call: %v after %s, want an error within %s", reading.err, time.Since(began), cloud.ReadTimeout)
 			}
+		}
+	})
+}
+
+func TestThrottlingCloudIsReadAgainWithinAnHour(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFixture(t)
+		s.cloud.err = &cloud.ThrottledError{RetryAfter: 30 * 24 * time.Hour, Err: errors.New("429")}
+		c := s.newController()
+		where := v1alpha1.CloudGroup{Provider: "azure", Group: "ci"}
+		c.options.Clouds = map[string]cloud.Provider{"azure": &s.cloud}
+		c.cloudSlots = cloud.NewWorkerLimiter(maxConcurrentGroups, c.options.Clouds)
+		for _, want := range []struct {
+			after time.Duration
+			read  bool
+		}{{0, false}, {59 * time.Minute, false}, {time.Minute, true}} {
+			time.Sleep(want.after)
+			reading := c.readCloudOrRecent(t.Context(), where)
+			s.cloud.err = nil
+			check.Is(t, want.read, reading.err == nil, want.after, reading.err)
 		}
 	})
 }

@@ -262,7 +262,7 @@ func (p *retirementScope) pollInstanceDeletion(ctx context.Context) (cloud.Opera
 	case err != nil:
 		return status, fmt.Errorf("reading the deletion of the instance: %w", err)
 	case !status.Done:
-		pause = max(status.RetryAfter, pause)
+		pause = status.RetryDelay(pause)
 		p.controller.expectations.schedulePoll(p.rt, pause)
 		return status, newWait(pause, message)
 	}

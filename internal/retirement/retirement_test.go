@@ -609,6 +609,22 @@ func TestThrottlingCloudIsNotCalledBeforeRetryAfter(t *testing.T) {
 	})
 }
 
+func TestThrottlingCloudIsCalledAgainWithinAnHour(t *testing.T) {
+	withGroupOfTwo(t, func(t *testing.T, ctx context.Context, s *sim) {
+		throttled := false
+		s.interceptRequests(func(moment, request string) error {
+			if moment == "before" && request == "cloud delete" && !throttled {
+				throttled = true
+				return &cloud.ThrottledError{RetryAfter: 30 * 24 * time.Hour}
+			}
+			return nil
+		})
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+		requirePhase(t, s.reconcileUntilDone(ctx, s.newController(t), "r", 2*time.Hour), v1alpha1.Succeeded)
+		s.checkRetired(t, "a")
+	})
+}
+
 func TestFailedDeletionsAreRetriedWithGrowingPauses(t *testing.T) {
 	withGroupOfTwo(t, func(t *testing.T, ctx context.Context, s *sim) {
 		s.instances["sim://a"].failingDeletions = 4

@@ -104,14 +104,13 @@ func (p *retirementScope) runSteps(ctx context.Context) (reconcile.Result, error
 // endOrRequeueOnStepError handles the first step that is not done.
 func (p *retirementScope) endOrRequeueOnStepError(ctx context.Context, s step, err error) (reconcile.Result, error) {
 	var endErr *endError
-	var throttled *cloud.ThrottledError
 	switch {
 	case errors.As(err, &endErr) && p.isEndDelayedByNodeDeletion(endErr):
 		err = newBlocked(p.controller.options.Intervals.Poll, endErr.reasons...)
 	case errors.As(err, &endErr):
 		return p.endEarly(ctx, endErr.reasons)
-	case errors.As(err, &throttled):
-		err = newBlocked(max(throttled.RetryAfter, time.Second), newReason(CloudBusy, "", "%s", err))
+	case cloud.IsThrottled(err):
+		err = newBlocked(max(cloud.RetryDelay(err), time.Second), newReason(CloudBusy, "", "%s", err))
 	case cloud.RefusalOf(err) != "": // such as a missing permission, which may be granted
 		err = newBlocked(p.controller.options.Intervals.Poll, newReason(CloudRefused, "", "%s", err))
 	case apierrors.IsConflict(err):

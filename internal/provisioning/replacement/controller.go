@@ -2,7 +2,6 @@ package replacement
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -134,10 +133,9 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 		return reconcile.Result{RequeueAfter: shortRetry}, nil
 	}
 	pause, err := l.reconcileLaunch(ctx)
-	var throttled *cloud.ThrottledError
 	switch {
-	case errors.As(err, &throttled):
-		return reconcile.Result{RequeueAfter: max(throttled.RetryAfter, time.Second)}, nil
+	case cloud.IsThrottled(err):
+		return reconcile.Result{RequeueAfter: max(cloud.RetryDelay(err), time.Second)}, nil
 	case apierrors.IsConflict(err):
 		return reconcile.Result{RequeueAfter: shortRetry}, nil
 	}

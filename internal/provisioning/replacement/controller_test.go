@@ -842,6 +842,24 @@ func TestI5SizeConflictLaunchesOnce(t *testing.T) {
 	}
 }
 
+func TestThrottledReplacementIsRetriedWithinAnHour(t *testing.T) {
+	withSim(t, 2, func(t *testing.T, ctx context.Context, s *sim) {
+		c := s.newController(t)
+		s.preemptInstance(t, "vm-0")
+		s.at = func(moment, request string) error {
+			if request == "cloud group" && moment == "before" {
+				return &cloud.ThrottledError{RetryAfter: 30 * 24 * time.Hour, Err: errors.New("429")}
+			}
+			return nil
+		}
+		s.run(ctx, c, 10*time.Second)
+		rt := s.retirementByNode(t)["vm-0"]
+		result, err := c.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: rt.Name}})
+		check.NoError(t, err)
+		check.Is(t, time.Hour, result.RequeueAfter)
+	})
+}
+
 func (s *sim) refuseRetirement(t *testing.T, node, code string) {
 	t.Helper()
 	rt, now := s.waitForOpenRetirement(t, node), metav1.Now()
