@@ -36,7 +36,7 @@ func (p *Provider) Templates(ctx context.Context, name string) ([]cloud.Template
 	}
 	zone := ""
 	if len(g.AvailabilityZones) == 1 {
-		zone = g.AvailabilityZones[0]
+		zone = cutHost(g.AvailabilityZones[0])
 	}
 	templates := make([]cloud.Template, len(r.flavors))
 	for i := range r.flavors {

@@ -102,8 +102,8 @@ func (p *Provider) assignZones(ctx context.Context, g *group, count int) (zones 
 		}
 	}
 	for i := range zones {
-		zones[i] = slices.MinFunc(g.AvailabilityZones, func(a, b string) int { return perZone[a] - perZone[b] })
-		perZone[zones[i]]++
+		zones[i] = slices.MinFunc(g.AvailabilityZones, func(a, b string) int { return perZone[cutHost(a)] - perZone[cutHost(b)] })
+		perZone[cutHost(zones[i])]++
 	}
 	return zones, nil
 }

@@ -290,10 +290,16 @@ func checkZonesExist(ctx context.Context, c *gophercloud.ServiceClient, names []
 	}
 	slices.Sort(existing)
 	for i, name := range names {
-		zone, _, _ := strings.Cut(name, ":") // administrators may append a host
-		if !slices.Contains(existing, zone) {
+		if !slices.Contains(existing, cutHost(name)) {
 			return newInvalidError("availabilityZones[%d]: availability zone %q: not found: want one of %s", i, name, joinLimited(existing))
 		}
 	}
 	return nil
+}
+
+// cutHost returns the zone of a configured availability zone. Administrators may append a host, as in az1:host1. Nova
+// reports the zone without it.
+func cutHost(configured string) (zone string) {
+	zone, _, _ = strings.Cut(configured, ":")
+	return zone
 }

@@ -67,6 +67,31 @@ func TestMissingFlavorDoesNotStopTheOthers(t *testing.T) {
 	}
 }
 
+// TestZoneWithAHostCountsAsTheZone has zones with a host, which Nova reports without it.
+func TestZoneWithAHostCountsAsTheZone(t *testing.T) {
+	s := newFakeOpenStack(t)
+	s.addDefaults()
+	s.addList("v2.1/os-availability-zone", "availabilityZoneInfo", map[string]any{"zoneName": "az1"}, map[string]any{"zoneName": "az2"})
+	p := s.newProvider("south")
+	g := p.groups[0]
+	g.AvailabilityZones = []string{"az1:host1"}
+	templates, err := p.Templates(t.Context(), g.Name)
+	check.Not(t, err != nil || len(templates) != 1 || templates[0].Zone != "az1", "%+v, %v, want the zone az1", templates, err)
+
+	g.AvailabilityZones = []string{"az1:host1", "az2:host2"}
+	s.list = func(marker string) []map[string]any {
+		if marker != "" {
+			return nil
+		}
+		return []map[string]any{{
+			"id": someID, "name": "m-0", "status": "ACTIVE", "OS-EXT-AZ:availability_zone": "az1",
+			"metadata": map[string]string{ClusterKey: p.config.ClusterName, GroupKey: g.Name},
+		}}
+	}
+	zones, err := p.assignZones(t.Context(), g, 2)
+	check.Not(t, err != nil || !slices.Equal(zones, []string{"az2:host2", "az1:host1"}), "%q, %v, want the empty zone first", zones, err)
+}
+
 func TestUnreadableFlavorIsSkipped(t *testing.T) {
 	s := newFakeOpenStack(t)
 	s.addList("v2.1/flavors/detail", "flavors",
