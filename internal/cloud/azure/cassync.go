@@ -375,10 +375,10 @@ func (s *CASSync) writePoolAndWait(ctx context.Context, pool armcontainerservice
 	return nil
 }
 
-// waitForOperation waits until an operation has finished.
+// waitForOperation waits until a change of the agent pool has finished. A preempted change has failed.
 func (s *CASSync) waitForOperation(ctx context.Context, op cloud.Operation) error {
 	for {
-		status, err := s.provider.Status(ctx, op)
+		_, status, err := s.provider.readOperation(ctx, op)
 		switch {
 		case cloud.IsThrottled(err):
 			status.RetryAfter = cloud.RetryDelay(err)

@@ -150,13 +150,22 @@ func toProviderError(api *apiError, header http.Header) error {
 	return api
 }
 
+// codePreempted is the code of an operation that a newer operation on the resource has ended.
+const codePreempted = "OperationPreempted"
+
+// isPreempted reports whether err says that a newer operation has ended an operation.
+func isPreempted(err error) bool {
+	var api *apiError
+	return errors.As(err, &api) && api.Code == codePreempted
+}
+
 // isBusy reports whether Azure refused a request because another operation on the resource is in progress. AKS runs one
 // operation per pool at a time.
 func (e *apiError) isBusy() bool {
 	if e.Status != http.StatusConflict && e.Status != http.StatusBadRequest {
 		return false
 	}
-	if slices.Contains([]string{"AnotherOperationInProgress", "OperationPreempted", "PutAgentPoolInProgress", "Conflict"}, e.Code) {
+	if slices.Contains([]string{"AnotherOperationInProgress", codePreempted, "PutAgentPoolInProgress", "Conflict"}, e.Code) {
 		return true
 	}
 	return e.Code == "OperationNotAllowed" && strings.Contains(strings.ToLower(e.Message), "in progress")

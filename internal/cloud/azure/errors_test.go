@@ -200,6 +200,43 @@ func TestOperationFailsOn4xxResponse(t *testing.T) {
 	}
 }
 
+// TestI5PreemptedLaunchIsNotAFailure has two launches of one group. The size counts both, and the newer operation makes
+// the instances.
+func TestI5PreemptedLaunchIsNotAFailure(t *testing.T) {
+	const id = "/subscriptions/" + subscriptionID + "/resourceGroups/demo/providers/Microsoft.Compute/virtualMachineScaleSets/ci/virtualMachines/0"
+	const canceled = `{"status":"Canceled","error":{"code":"OperationPreempted","message":"preempted by a more recent operation"}}`
+	for name, c := range map[string]struct {
+		code          int
+		body, machine string
+		failed        bool
+	}{
+		"a launch":                {200, canceled, "", false},
+		"a launch, 409":           {409, `{"error":{"code":"OperationPreempted","message":"x"}}`, "", false},
+		"a launch without quota":  {200, `{"status":"Failed","error":{"code":"QuotaExceeded","message":"x"}}`, "", true},
+		"a deletion":              {200, canceled, "azure://" + id, true}, // its instance is still there
+		"a launch, just canceled": {200, `{"status":"Canceled"}`, "", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newTestProvider(t, func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				if r.URL.Path == "/operation" {
+					w.WriteHeader(c.code)
+					fmt.Fprint(w, c.body)
+					return
+				}
+				fmt.Fprintf(w, `{"id":%q,"name":"ci_0","instanceId":"0","properties":{"provisioningState":"Succeeded","vmId":"v",
+					"timeCreated":"2026-01-02T03:04:05Z","osProfile":{"computerName":"ci000000"}}}`, id)
+			})
+			op := operation{URL: "https://" + p.clients.armHost + "/operation", Machine: c.machine}.toCloudOperation(time.Now())
+			status, err := p.Status(t.Context(), op)
+			check.Not(t, err != nil || !status.Done || (status.Err != nil) != c.failed, "%+v, %v; want it failed: %t", status, err, c.failed)
+			if _, status, err = p.readOperation(t.Context(), op); err != nil || status.Err == nil {
+				t.Errorf("a change of the maximum: %+v, %v; want it failed", status, err)
+			}
+		})
+	}
+}
+
 func TestOperationURLOnOtherHostIsRefused(t *testing.T) {
 	for _, address := range []string{
 		"https://example.com/operations/1", "http://management.azure.com/operations/1", "//management.azure.com/x",

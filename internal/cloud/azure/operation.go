@@ -81,30 +81,40 @@ func statusURL(response *http.Response) string {
 }
 
 // Status returns the progress of an operation. A deletion is done when its instance is gone, or when the deletion has
-// failed.
+// failed. A launch that a newer operation of the group has preempted is done without an error, because the size still
+// counts its instances: the group shows whether the newer operation makes them.
 func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.OperationStatus, error) {
+	o, status, err := p.readOperation(ctx, op)
+	if o.Machine == "" && isPreempted(status.Err) {
+		status.Err = nil
+	}
+	return status, err
+}
+
+// readOperation decodes an operation and returns its progress. A preempted operation has failed.
+func (p *Provider) readOperation(ctx context.Context, op cloud.Operation) (o operation, status cloud.OperationStatus, err error) {
+	status.Done = true
 	if op.ID == "" {
-		return cloud.OperationStatus{Done: true}, nil
+		return o, status, nil
 	}
-	o, err := decodeOperation(op.ID, p.clients.armHost)
-	if err != nil {
-		return cloud.OperationStatus{}, err
+	if o, err = decodeOperation(op.ID, p.clients.armHost); err != nil {
+		return o, cloud.OperationStatus{}, err
 	}
-	status := cloud.OperationStatus{Done: true}
 	if o.URL != "" {
 		var forgotten bool
 		status, forgotten, err = p.statuses.get(ctx, o.URL, p.fetchStatus)
 		if err != nil && ctx.Err() == nil {
-			return p.statusAfterURLFailure(ctx, o, op.Started, err)
+			status, err = p.statusAfterURLFailure(ctx, o, op.Started, err)
+			return o, status, err
 		}
 		if err != nil || forgotten || !status.Done {
-			return status, err
+			return o, status, err
 		}
 	}
-	if o.Machine == "" {
-		return status, nil
+	if o.Machine != "" {
+		status, err = p.deletionStatus(ctx, o.Machine, status.Err)
 	}
-	return p.deletionStatus(ctx, o.Machine, status.Err)
+	return o, status, err
 }
 
 // The limits for a status URL that returns only errors. maxStatusFailure ends a deletion: then the state of the
