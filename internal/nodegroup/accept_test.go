@@ -92,6 +92,24 @@ func TestI10OlderOfTwoOverlappingGroupsKeepsItsNodes(t *testing.T) {
 	}
 }
 
+// TestI5CloudGroupBelongsToOneNodeGroup has two NodeGroups that select the zones of one cloud group.
+func TestI5CloudGroupBelongsToOneNodeGroup(t *testing.T) {
+	older, younger, other := newGroup("east"), newGroup("west"), newGroup("gpu")
+	younger.CreationTimestamp = metav1.NewTime(noon.Add(time.Second))
+	younger.Spec.Cloud = older.Spec.Cloud
+	nodes := []corev1.Node{newNode("a", "east"), newNode("b", "west"), newNode("c", "gpu")}
+	c := AssignNodes([]v1alpha1.NodeGroup{*younger, *other, *older}, nodes)
+	want := `spec.cloud: provider "sim", group "east": belongs to NodeGroup east, which is older`
+	if f := c.FaultByGroup["west"]; f.Reason != v1alpha1.OverlapsGroup || !strings.Contains(f.Message, want) {
+		t.Errorf("the younger: %+v", f)
+	}
+	if len(c.FaultByGroup) != 1 || c.OwnerByNode["a"] != "east" || c.OwnerByNode["b"] != "" || c.OwnerByNode["c"] != "gpu" {
+		t.Errorf("%+v", c)
+	}
+	older.Spec.MinSize, older.Spec.MaxSize = 3, new(int32(1)) // a group that is refused owns no cloud group
+	check.Is(t, "west", AssignNodes([]v1alpha1.NodeGroup{*younger, *older}, nodes).OwnerByNode["b"])
+}
+
 func TestI7UnansweringCloudChangesNothing(t *testing.T) {
 	g := newGroup("ci")
 	g.Generation = 2
