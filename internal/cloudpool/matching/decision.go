@@ -128,7 +128,7 @@ func ChooseMachinesToRemove(q DecisionInput) (*Decision, error) {
 }
 
 // findRemovableMembers returns the active members that no rule of this package protects. It records each protected
-// member in Passed.
+// member in Skipped.
 func (d *Decision) findRemovableMembers(q *DecisionInput) []*Member {
 	var list []*Member
 	for i := range q.Pairing.Members {

@@ -28,7 +28,7 @@ type LaunchRequest struct {
 type LaunchRequestVerdict struct {
 	ID    string `json:"id"`
 	Group string `json:"group"`
-	// Launched is how many instances are launched for it now. Helped means that an instance is launched for its pod
+	// Launched is how many instances are launched for it now. PodServed means that an instance is launched for its pod
 	// anyway. Missing is how many may not be launched now, for the reasons.
 	Launched  int      `json:"launched"`
 	PodServed bool     `json:"podServed,omitempty"`
