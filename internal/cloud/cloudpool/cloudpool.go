@@ -64,7 +64,7 @@ type Provider struct {
 
 	mu    sync.Mutex
 	pools map[string]*pool // known pools by name
-	// hasListedPools has the URLs of the servers with several pools that have listed a pool.
+	// hasListedPools has the URLs of the servers with several pools that have listed a pool with a valid name.
 	hasListedPools map[string]bool
 	// missing has the requested machines that an observation lacked, and that no later observation has listed.
 	missing map[string]lackingObservations
@@ -272,14 +272,17 @@ func (p *Provider) discoverPools(ctx context.Context) error {
 			return toProviderError("pools", err)
 		}
 		p.mu.Lock()
-		p.hasListedPools[c.URL] = p.hasListedPools[c.URL] || len(names) > 0
 		for name, pool := range p.pools {
 			if pool.config.Multi && pool.config.URL == c.URL {
 				pool.unlisted = !slices.Contains(names, name)
 			}
 		}
 		for _, name := range names {
-			if groupNamePattern.MatchString(name) && p.pools[name] == nil {
+			if !groupNamePattern.MatchString(name) {
+				continue
+			}
+			p.hasListedPools[c.URL] = true
+			if p.pools[name] == nil {
 				p.pools[name] = p.newPool(name, c, u.JoinPath("cloudpools", name))
 			}
 		}

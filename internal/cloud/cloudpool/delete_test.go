@@ -401,7 +401,7 @@ func TestI7MachineListedAgainIsNotMissing(t *testing.T) {
 	}
 }
 
-// TestI7EmptyPoolListProvesNothing has a server with several pools that lists none, next to a server with one pool.
+// TestI7EmptyPoolListProvesNothing has a server with several pools that lists none with a valid name, next to a server with one pool.
 func TestI7EmptyPoolListProvesNothing(t *testing.T) {
 	const one, never = "00000000-0000-0000-0000-00000000000a", "openstack:///00000000-0000-0000-0000-00000000000b"
 	pools, machines := "[]", `[{"machineState": "RUNNING", "cloudProvider": "OpenStack", "id": "`+one+`"}]`
@@ -417,12 +417,14 @@ func TestI7EmptyPoolListProvesNothing(t *testing.T) {
 	defer server.Close()
 	wait := cloud.Duration(0)
 	multi, single := PoolConfig{Multi: true, URL: server.URL}, PoolConfig{Name: "single", URL: server.URL + "/single"}
-	for name, configured := range map[string][]PoolConfig{"alone": {multi}, "with another pool": {single, multi}} {
-		p, err := New(Config{Pools: configured, ObservationWait: &wait}, Options{})
-		must.NoError(t, err)
-		for range 3 {
-			if _, err := p.Instance(t.Context(), never); err == nil || cloud.IsNotFound(err) {
-				t.Errorf("%s: machine that was never observed: %v; want an unknown result", name, err)
+	for _, pools = range []string{`["/"]`, `["/cloudpools/%20"]`, "[]"} {
+		for name, configured := range map[string][]PoolConfig{"alone": {multi}, "with another pool": {single, multi}} {
+			p, err := New(Config{Pools: configured, ObservationWait: &wait}, Options{})
+			must.NoError(t, err)
+			for range 3 {
+				if _, err := p.Instance(t.Context(), never); err == nil || cloud.IsNotFound(err) {
+					t.Errorf("%s, %s: machine that was never observed: %v; want an unknown result", pools, name, err)
+				}
 			}
 		}
 	}
@@ -435,7 +437,10 @@ func TestI7EmptyPoolListProvesNothing(t *testing.T) {
 	if _, err := p.Instance(t.Context(), "openstack:///"+one); !cloud.IsNotFound(err) {
 		t.Errorf("machine that its pool no longer lists: %v; want it gone", err)
 	}
-	pools = `["/cloudpools/workers"]`
+	pools = `["/cloudpools/workers/"]`
+	names, err := p.Groups(t.Context())
+	must.NoError(t, err)
+	check.Equal(t, []string{"single", "workers"}, names)
 	if _, err := p.Instance(t.Context(), never); !cloud.IsNotFound(err) {
 		t.Errorf("machine that no pool lists: %v; want it gone", err)
 	}

@@ -72,7 +72,7 @@ func (p *Provider) canIgnoreRemovedPool(pool *pool, key string, readErr error) b
 	return pool.unlisted && status != nil && status.FromServer && status.Code == http.StatusNotFound && at != nil && at != pool
 }
 
-// checkServersListPools returns an error if a server with several pools has never listed a pool. A machine that was
+// checkServersListPools returns an error if a server with several pools has never listed a valid pool. A machine that was
 // never observed may be in one of its pools (I7: unknown is not gone).
 func (p *Provider) checkServersListPools(key string) error {
 	p.mu.Lock()
@@ -82,7 +82,7 @@ func (p *Provider) checkServersListPools(key string) error {
 	}
 	for _, c := range p.config.Pools {
 		if c.Multi && !p.hasListedPools[c.URL] {
-			return fmt.Errorf("machine %s: the list of pools of %s is empty, which is not trusted", key, c.URL)
+			return fmt.Errorf("machine %s: the list of pools of %s has no valid name, which is not trusted: want /cloudpools/NAME", key, c.URL)
 		}
 	}
 	return nil

@@ -145,7 +145,8 @@ func (c *Client) Pools(ctx context.Context) ([]string, error) {
 		if err != nil {
 			return nil, fmt.Errorf("GET %s: %q: want the URL of a pool: %w", c.resolveURL("cloudpools").Redacted(), u, err)
 		}
-		names = append(names, parsed.Path[strings.LastIndex(parsed.Path, "/")+1:])
+		pool := strings.TrimRight(parsed.Path, "/")
+		names = append(names, pool[strings.LastIndex(pool, "/")+1:])
 	}
 	return names, nil
 }
