@@ -30,7 +30,6 @@ import (
 // groupState is what the controller knows about a group from one reconcile to the next. Everything in it that must
 // survive a restart is also in the group's status.
 type groupState struct {
-	uid               types.UID
 	cloudGroup        v1alpha1.CloudGroup
 	watchedSince      time.Time // when this process first saw the group
 	cloud             cloud.Group
@@ -72,7 +71,8 @@ type groupState struct {
 }
 
 // loadStates gives each group its remembered state. After a restart it reads the state from the group's status, and also if the
-// group was created anew or has another cloud group. It removes the state of deleted groups.
+// group has another cloud group. A group that was created anew keeps its state, because the cloud may still create
+// instances of its launches (I5). loadStates removes the state of deleted groups.
 func (a *Controller) loadStates(groups []*managedGroup) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -80,7 +80,7 @@ func (a *Controller) loadStates(groups []*managedGroup) {
 	for _, g := range groups {
 		there[g.name()] = true
 		g.state = a.states[g.name()]
-		if g.state == nil || g.state.uid != g.Group.UID || g.state.cloudGroup != g.Group.Spec.Cloud {
+		if g.state == nil || g.state.cloudGroup != g.Group.Spec.Cloud {
 			g.state = newGroupState(g.Group, a.options.SettleTime)
 			a.states[g.name()] = g.state
 		}
@@ -122,7 +122,7 @@ func (g *managedGroup) recordFirstSeenNodes(now time.Time) {
 
 func newGroupState(g *v1alpha1.NodeGroup, settle time.Duration) *groupState {
 	m := &groupState{
-		uid: g.UID, cloudGroup: g.Spec.Cloud,
+		cloudGroup:   g.Spec.Cloud,
 		watchedSince: time.Now(), settleTime: settle, latestLaunches: map[string]string{}, missing: map[string]int{}, deleting: map[string]bool{}, unusable: map[string]bool{},
 		backOffs: map[string]v1alpha1.BackOff{}, learned: map[string]v1alpha1.LearnedTemplate{}, lastPresent: map[string]time.Time{},
 		launches: map[string]v1alpha1.Launch{}, countedLaunches: map[string]bool{}, followedLaunches: map[string]bool{}, recordedBackOffs: map[string]int64{},

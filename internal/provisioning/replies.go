@@ -31,8 +31,7 @@ func (a *Controller) queueReply(g *managedGroup, reconcileSoon bool, apply func(
 	}
 }
 
-// applyReplies applies the queued answers. It drops answers about groups that were deleted, were created anew or have another
-// cloud group.
+// applyReplies applies the queued answers. It drops answers about groups that were deleted or have another cloud group.
 func (a *Controller) applyReplies(groups []*managedGroup) {
 	a.mu.Lock()
 	replies := a.replies

@@ -402,32 +402,63 @@ func TestLaunchesAfterAJoinHaveTheirOwnNames(t *testing.T) {
 	}
 }
 
+// changeCloudGroup gives the group another cloud group.
+func (f *fixture) changeCloudGroup() {
+	f.t.Helper()
+	var g v1alpha1.NodeGroup
+	must.NoError(f.t, f.client.Get(f.t.Context(), client.ObjectKey{Name: "web"}, &g))
+	g.Spec.Cloud.Group = "other"
+	must.NoError(f.t, f.client.Update(f.t.Context(), &g))
+}
+
+// TestI5RecreatedGroupKeepsItsLaunches has a cloud that has not created the instance of a launch yet.
+func TestI5RecreatedGroupKeepsItsLaunches(t *testing.T) {
+	f := newFixture(t, nil)
+	f.reconcileAfterRead()
+	answer := f.blockLaunches()
+	f.addUnschedulable("a")
+	f.reconcile()
+	f.waitUntil("the cloud is asked", func() bool { return f.launchCount() == 1 })
+	var g v1alpha1.NodeGroup
+	must.NoError(t, f.client.Get(t.Context(), client.ObjectKey{Name: "web"}, &g))
+	must.NoError(t, f.client.Delete(t.Context(), g.DeepCopy()))
+	g.UID, g.ResourceVersion, g.Status.Provisioning = "anew", "", nil
+	must.NoError(t, f.client.Create(t.Context(), &g))
+	for range 2 {
+		f.reconcile()
+		f.waitUntil("the cloud is read", func() bool { f.applyReplies(f.lastGroups); return !f.states["web"].isReading })
+	}
+	if s := f.status(); s.Provisioning != 1 || len(s.Orders) != 1 {
+		t.Errorf("the new record is %+v, want the launch", s)
+	}
+	answer()
+	f.reconcileTimes(2)
+	if s := f.status(); f.launchCount() != 1 || len(s.Awaited) != 1 {
+		t.Errorf("%d launches, and the record is %+v: want one, with its instance", f.launchCount(), s)
+	}
+}
+
 // TestStateOfAnotherCloudGroupIsDropped has a cloud that does not answer after the change.
 func TestStateOfAnotherCloudGroupIsDropped(t *testing.T) {
 	remove := func(f *fixture, g *v1alpha1.NodeGroup) {
 		must.NoError(f.t, f.client.Delete(f.t.Context(), g.DeepCopy()))
 	}
-	create := func(f *fixture, g *v1alpha1.NodeGroup) {
+	create := func(f *fixture, g *v1alpha1.NodeGroup, cloudGroup string) {
 		anew := g.DeepCopy()
-		anew.UID, anew.ResourceVersion = "anew", ""
+		anew.UID, anew.ResourceVersion, anew.Status.Provisioning, anew.Spec.Cloud.Group = "anew", "", nil, cloudGroup
 		must.NoError(f.t, f.client.Create(f.t.Context(), anew))
 	}
 	for name, change := range map[string]func(*fixture, *v1alpha1.NodeGroup){
 		"deleted, and created later": func(f *fixture, g *v1alpha1.NodeGroup) {
 			remove(f, g)
 			f.reconcile()
-			create(f, g)
+			create(f, g, "web")
 		},
-		"created anew between two reconciles": func(f *fixture, g *v1alpha1.NodeGroup) {
+		"created anew with another cloud group": func(f *fixture, g *v1alpha1.NodeGroup) {
 			remove(f, g)
-			create(f, g)
+			create(f, g, "other")
 		},
-		"another cloud group": func(f *fixture, g *v1alpha1.NodeGroup) {
-			var changed v1alpha1.NodeGroup
-			must.NoError(f.t, f.client.Get(f.t.Context(), client.ObjectKeyFromObject(g), &changed))
-			changed.Spec.Cloud.Group = "other"
-			must.NoError(f.t, f.client.Update(f.t.Context(), &changed))
-		},
+		"another cloud group": func(f *fixture, _ *v1alpha1.NodeGroup) { f.changeCloudGroup() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, nil)
