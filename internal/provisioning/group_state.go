@@ -70,20 +70,24 @@ type groupState struct {
 	unjoined         []launch.Instance
 }
 
-// loadStates gives each group its remembered state. After a restart it reads the state from the group's status, and also if the
-// group has another cloud group. A group that was created anew keeps its state, because the cloud may still create
-// instances of its launches (I5). loadStates removes the state of deleted groups.
+// loadStates gives each group its remembered state. After a restart it reads the state from the group's status. A group with another
+// cloud group than before gets a new state. A group that was created anew keeps its state, because the cloud may still
+// create instances of its launches (I5). loadStates removes the state of deleted groups.
 func (a *Controller) loadStates(groups []*managedGroup) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	there := map[string]bool{}
 	for _, g := range groups {
 		there[g.name()] = true
-		g.state = a.states[g.name()]
-		if g.state == nil || g.state.cloudGroup != g.Group.Spec.Cloud {
+		switch known := a.states[g.name()]; {
+		case known == nil:
 			g.state = newGroupState(g.Group, a.options.SettleTime)
-			a.states[g.name()] = g.state
+		case known.cloudGroup != g.Group.Spec.Cloud:
+			g.state = newGroupStateWithoutRecord(g.Group, a.options.SettleTime)
+		default:
+			g.state = known
 		}
+		a.states[g.name()] = g.state
 		if p := g.Group.Status.Provisioning; p != nil {
 			g.state.mergeRecord(p)
 		}
@@ -120,13 +124,18 @@ func (g *managedGroup) recordFirstSeenNodes(now time.Time) {
 	}
 }
 
-func newGroupState(g *v1alpha1.NodeGroup, settle time.Duration) *groupState {
-	m := &groupState{
-		cloudGroup:   g.Spec.Cloud,
+func newEmptyGroupState(cloudGroup v1alpha1.CloudGroup, settle time.Duration) *groupState {
+	return &groupState{
+		cloudGroup:   cloudGroup,
 		watchedSince: time.Now(), settleTime: settle, latestLaunches: map[string]string{}, missing: map[string]int{}, deleting: map[string]bool{}, unusable: map[string]bool{},
 		backOffs: map[string]v1alpha1.BackOff{}, learned: map[string]v1alpha1.LearnedTemplate{}, lastPresent: map[string]time.Time{},
 		launches: map[string]v1alpha1.Launch{}, countedLaunches: map[string]bool{}, followedLaunches: map[string]bool{}, recordedBackOffs: map[string]int64{},
 	}
+}
+
+// newGroupState returns the state that is in the group's status.
+func newGroupState(g *v1alpha1.NodeGroup, settle time.Duration) *groupState {
+	m := newEmptyGroupState(g.Spec.Cloud, settle)
 	p := g.Status.Provisioning
 	if p == nil {
 		return m
@@ -138,6 +147,26 @@ func newGroupState(g *v1alpha1.NodeGroup, settle time.Duration) *groupState {
 		m.learned[l.Name] = l
 	}
 	m.mergeRecord(p)
+	return m
+}
+
+// newGroupStateWithoutRecord returns the state of a group with a status of another cloud group. The back-offs and launches in it count
+// as merged, so that mergeRecord does not add them, and the next write removes them. Launches of other owners stay,
+// because their owners still read them.
+func newGroupStateWithoutRecord(g *v1alpha1.NodeGroup, settle time.Duration) *groupState {
+	m := newEmptyGroupState(g.Spec.Cloud, settle)
+	p := g.Status.Provisioning
+	if p == nil {
+		return m
+	}
+	for _, b := range p.BackOffs {
+		m.recordedBackOffs[b.Template] = b.Until.Unix()
+	}
+	for i := range p.Launches {
+		if p.Launches[i].For == nil {
+			m.countedLaunches[p.Launches[i].ID] = true
+		}
+	}
 	return m
 }
 

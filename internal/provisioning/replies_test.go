@@ -411,6 +411,32 @@ func (f *fixture) changeCloudGroup() {
 	must.NoError(f.t, f.client.Update(f.t.Context(), &g))
 }
 
+// TestRecordOfAnotherCloudGroupIsRemoved has a record with a launch for pods, a launch for a PoolUpdate and a back-off of the
+// earlier cloud group.
+func TestRecordOfAnotherCloudGroupIsRemoved(t *testing.T) {
+	record := &v1alpha1.ProvisioningStatus{
+		BackOffs: []v1alpha1.BackOff{{Template: "m4", Reason: launch.NeverJoined, Message: "of web", Failures: 1, Until: metav1.NewTime(time.Now().Add(20 * time.Minute))}},
+		Learned:  []v1alpha1.LearnedTemplate{{Name: "old"}},
+		Launches: []v1alpha1.Launch{
+			{ID: "for-pods", Template: "m4", State: v1alpha1.LaunchRequested, Count: 5, RequestedAt: metav1.Now()},
+			{ID: "for-update", Template: "m4", State: v1alpha1.LaunchRequested, Count: 1, RequestedAt: metav1.Now(), For: &v1alpha1.LaunchOwner{Kind: "PoolUpdate", Name: "u", UID: "u"}},
+		},
+	}
+	f := newFixture(t, func(g *v1alpha1.NodeGroup) { g.Status.Provisioning = record })
+	f.pool.change(func() { f.pool.names = true }) // the instances belong to the new launch
+	f.reconcileAfterRead()
+	check.Not(t, f.states["web"].backOffs["m4"].Message != "of web" || len(f.states["web"].pending) != 2, "after a restart: %+v", f.states["web"])
+	f.changeCloudGroup()
+	f.addUnschedulable("a", "b", "c")
+	f.reconcileTimes(3)
+	s := f.status()
+	check.Not(t, len(s.BackOffs) != 0 || len(s.Learned) != 0, "the record is %+v, want no back-off and no template of the other cloud group", s)
+	check.Not(t, len(s.Orders) != 1 || s.Orders[0].ID != "for-update", "the record is %+v, want the launch for the PoolUpdate", s)
+	if got := f.pool.launches(); len(got) != 1 || got[0].Count != 2 {
+		t.Errorf("launches are %v, want one of 2 instances: the other launch provides the third", got)
+	}
+}
+
 // TestI5RecreatedGroupKeepsItsLaunches has a cloud that has not created the instance of a launch yet.
 func TestI5RecreatedGroupKeepsItsLaunches(t *testing.T) {
 	f := newFixture(t, nil)
