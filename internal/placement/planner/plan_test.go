@@ -32,7 +32,10 @@ func TestTemplateHasSmallestRoomOfItsNodes(t *testing.T) {
 	master.Labels["node-role.kubernetes.io/control-plane"] = ""
 	agent := placementtest.NewPod("agent", 0, "small", 500, 1024)
 	agent.OwnerReferences[0].Kind = "DaemonSet"
-	templates := planner.DeriveTemplates(&saved.Objects{Nodes: []*corev1.Node{small, large, master}, Pods: []*corev1.Pod{agent}})
+	proxy, web := placementtest.NewPod("kube-proxy", 0, "small", 1000, 1024), placementtest.NewPod("web", 0, "small", 2000, 1024)
+	proxy.OwnerReferences[0].Kind, proxy.Annotations = "Node", map[string]string{corev1.MirrorPodAnnotationKey: "hash"}
+	o := &saved.Objects{Nodes: []*corev1.Node{small, large, master}, Pods: []*corev1.Pod{agent, proxy, web}}
+	templates := planner.DeriveTemplates(o)
 	must.Not(t, len(templates) != 1, "%d templates: %+v", len(templates), templates)
 	f := templates[0]
 	check.Not(t, f.Name != "spot" || !slices.Equal(f.Zones, []string{"zone-a", "zone-b"}), "name %q, zones %v", f.Name, f.Zones)
@@ -42,7 +45,7 @@ func TestTemplateHasSmallestRoomOfItsNodes(t *testing.T) {
 		t.Errorf("labels %v", f.Node.Labels)
 	}
 	a := f.Node.Status.Allocatable
-	if _, ok := a["example.com/gpu"]; ok || a.Cpu().MilliValue() != 3500 || a.Memory().Value() != 8<<30 || a.Pods().Value() != 9 {
+	if _, ok := a["example.com/gpu"]; ok || a.Cpu().MilliValue() != 2500 || a.Memory().Value() != 8<<30 || a.Pods().Value() != 8 {
 		t.Errorf("allocatable %v", a)
 	}
 	check.Is(t, 4000, small.Status.Allocatable.Cpu().MilliValue())

@@ -22,10 +22,10 @@ var poolLabels = [...]string{
 
 // DeriveTemplates derives the instance types of a cluster from its nodes. Nodes of one pool and instance type form one
 // template. It is conservative, so that a pod that fits it also fits a real instance: its node has only the common
-// labels and taints and the smallest allocatable amounts, minus the largest DaemonSet requests. All templates have the
-// same cost. A pool without nodes is unknown.
+// labels and taints and the smallest allocatable amounts, minus the largest requests of DaemonSet and static pods. All
+// templates have the same cost. A pool without nodes is unknown.
 func DeriveTemplates(o *saved.Objects) []Template {
-	daemons := sumDaemonSetRequestsByNode(o.Pods)
+	daemons := sumDaemonRequestsByNode(o.Pods)
 	kinds := map[templateKey][]*corev1.Node{}
 	for _, n := range o.Nodes {
 		if fromcorev1.NodeFacts(n).ControlPlane == "" {
@@ -99,8 +99,8 @@ func hasTaint(n *corev1.Node, t corev1.Taint) bool {
 	})
 }
 
-// minAllocatableAfterDaemons returns, per resource, the smallest allocatable amount of the nodes minus the DaemonSet requests on
-// that node. It omits resources that one of the nodes does not have.
+// minAllocatableAfterDaemons returns, per resource, the smallest allocatable amount of the nodes minus the requests of the
+// DaemonSet and static pods on that node. It omits resources that one of the nodes does not have.
 func minAllocatableAfterDaemons(nodes []*corev1.Node, daemonRequests map[string]corev1.ResourceList) corev1.ResourceList {
 	var out corev1.ResourceList
 	for _, n := range nodes {
@@ -125,12 +125,13 @@ func minAllocatableAfterDaemons(nodes []*corev1.Node, daemonRequests map[string]
 	return out
 }
 
-// sumDaemonSetRequestsByNode returns the requests of the DaemonSet pods per node, with their number as "pods".
-func sumDaemonSetRequestsByNode(pods []*corev1.Pod) map[string]corev1.ResourceList {
+// sumDaemonRequestsByNode returns the requests of the DaemonSet and static pods per node, with their number as "pods".
+func sumDaemonRequestsByNode(pods []*corev1.Pod) map[string]corev1.ResourceList {
 	sums := map[string]corev1.ResourceList{}
 	for _, p := range pods {
 		owner := metav1.GetControllerOfNoCopy(p)
-		if owner == nil || owner.Kind != "DaemonSet" || p.Spec.NodeName == "" {
+		_, isStatic := p.Annotations[corev1.MirrorPodAnnotationKey]
+		if !isStatic && (owner == nil || owner.Kind != "DaemonSet") || p.Spec.NodeName == "" {
 			continue
 		}
 		sum := sums[p.Spec.NodeName]
