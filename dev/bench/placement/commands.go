@@ -201,7 +201,7 @@ func (a *loadedCluster) snapshotWithPendingPods() (*snapshot.Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	packing, err := planner.PackPods(s, nil, planner.DeriveTemplates(a.objects), planner.LeastWaste)
+	packing, err := planner.PackPods(s, nil, planner.DeriveTemplates(s, a.objects), planner.LeastWaste)
 	if err != nil {
 		return nil, err
 	}

@@ -341,6 +341,9 @@ func (n *Node) AssumeDrivers(sibling *Node) {
 	}
 }
 
+// DriverCount returns how many CSI drivers the node has registered.
+func (d *csiDrivers) DriverCount() int { return len(d.drivers) }
+
 // isDriverMissing reports whether volumes of a CSI driver need a node with that driver, and this node does not have
 // it.
 func (st *Storage) isDriverMissing(n *Node, driver string) bool {

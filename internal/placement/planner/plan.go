@@ -51,17 +51,17 @@ func NewCluster(o *saved.Objects) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Cluster{snapshot: s, templates: DeriveTemplates(o), pending: findPendingPods(o.Pods)}, nil
+	return NewClusterFromSnapshot(s, o), nil
 }
 
 // NewClusterFromSnapshot creates a Cluster from a snapshot that the caller maintains, and its nodes and pods. It is valid until
 // the snapshot or the objects change.
 func NewClusterFromSnapshot(s *snapshot.Snapshot, o *saved.Objects) *Cluster {
-	return &Cluster{snapshot: s, templates: DeriveTemplates(o), pending: findPendingPods(o.Pods)}
+	return &Cluster{snapshot: s, templates: DeriveTemplates(s, o), pending: findPendingPods(o.Pods)}
 }
 
 // PlanLaunchesAndRemovals plans launches and removals. Pending pods come first: they are placed on existing nodes where
-// they fit, and these nodes are not removed. New instances have the flavours of existing nodes; see DeriveFlavours.
+// they fit, and these nodes are not removed. New instances have the templates of existing nodes; see DeriveTemplates.
 func (c *Cluster) PlanLaunchesAndRemovals(options PlanOptions) (*Plan, error) {
 	most := options.MaxRemovals
 	if most < 0 {

@@ -7,7 +7,9 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
 	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
@@ -35,9 +37,13 @@ func TestTemplateHasSmallestRoomOfItsNodes(t *testing.T) {
 	proxy, web := placementtest.NewPod("kube-proxy", 0, "small", 1000, 1024), placementtest.NewPod("web", 0, "small", 2000, 1024)
 	proxy.OwnerReferences[0].Kind, proxy.Annotations = "Node", map[string]string{corev1.MirrorPodAnnotationKey: "hash"}
 	o := &saved.Objects{Nodes: []*corev1.Node{small, large, master}, Pods: []*corev1.Pod{agent, proxy, web}}
-	templates := planner.DeriveTemplates(o)
+	o.CSINodes = []*storagev1.CSINode{{ObjectMeta: metav1.ObjectMeta{Name: "large"}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: "csi.example.com"}}}}}
+	s, err := o.BuildSnapshot()
+	must.NoError(t, err)
+	templates := planner.DeriveTemplates(s, o)
 	must.Not(t, len(templates) != 1, "%d templates: %+v", len(templates), templates)
 	f := templates[0]
+	check.Is(t, "large", f.Sibling)
 	check.Not(t, f.Name != "spot" || !slices.Equal(f.Zones, []string{"zone-a", "zone-b"}), "name %q, zones %v", f.Name, f.Zones)
 	taints := f.Node.Spec.Taints
 	check.Not(t, len(taints) != 1 || taints[0].Key != "spot", "taints %v", taints)

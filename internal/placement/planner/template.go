@@ -13,6 +13,7 @@ import (
 
 	"github.com/slipway-dev/slipway/internal/drainability/fromcorev1"
 	"github.com/slipway-dev/slipway/internal/placement/saved"
+	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
 // poolLabels are the node labels that name the node pool on the clouds that have one.
@@ -23,8 +24,8 @@ var poolLabels = [...]string{
 // DeriveTemplates derives the instance types of a cluster from its nodes. Nodes of one pool and instance type form one
 // template. It is conservative, so that a pod that fits it also fits a real instance: its node has only the common
 // labels and taints and the smallest allocatable amounts, minus the largest requests of DaemonSet and static pods. All
-// templates have the same cost. A pool without nodes is unknown.
-func DeriveTemplates(o *saved.Objects) []Template {
+// templates have the same cost. A pool without nodes is unknown. The snapshot has the CSI drivers of the nodes.
+func DeriveTemplates(s *snapshot.Snapshot, o *saved.Objects) []Template {
 	daemons := sumDaemonRequestsByNode(o.Pods)
 	kinds := map[templateKey][]*corev1.Node{}
 	for _, n := range o.Nodes {
@@ -35,9 +36,33 @@ func DeriveTemplates(o *saved.Objects) []Template {
 	templates := make([]Template, 0, len(kinds))
 	for _, k := range slices.SortedFunc(maps.Keys(kinds), templateKey.compare) {
 		nodes := kinds[k]
-		templates = append(templates, Template{Name: k.String(), Node: buildConservativeTemplate(nodes, daemons), Sibling: nodes[0].Name, Cost: 1, Zones: listZonesIfAllZoned(nodes)})
+		templates = append(templates, Template{Name: k.String(), Node: buildConservativeTemplate(nodes, daemons), Sibling: ChooseSibling(s, nodes), Cost: 1, Zones: listZonesIfAllZoned(nodes)})
 	}
 	return templates
+}
+
+// ChooseSibling returns the node that shows which CSI drivers another instance of the nodes' type will have. It is the
+// node with the most drivers, and of these the oldest, and of these the first. A node lacks a driver while it starts, and
+// while the pod of the driver does not run.
+func ChooseSibling(s *snapshot.Snapshot, nodes []*corev1.Node) (name string) {
+	drivers := func(n *corev1.Node) int {
+		if known := s.Nodes.Lookup(n.Name); known != nil {
+			return known.DriverCount()
+		}
+		return 0
+	}
+	return slices.MinFunc(nodes, func(a, b *corev1.Node) int {
+		return cmp.Or(cmp.Compare(drivers(b), drivers(a)), a.CreationTimestamp.Compare(b.CreationTimestamp.Time))
+	}).Name
+}
+
+// TemplateName returns the name of the template that DeriveTemplates derives from a node. It returns "" for a node of the
+// control plane.
+func TemplateName(n *corev1.Node) string {
+	if fromcorev1.NodeFacts(n).ControlPlane != "" {
+		return ""
+	}
+	return newTemplateKey(n).String()
 }
 
 // templateKey identifies a template: pool and instance type, or the capacity if neither is known.

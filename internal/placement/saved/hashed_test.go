@@ -68,7 +68,7 @@ func collectAnswers(t *rapid.T, o *saved.Objects) map[string]any {
 			out[fmt.Sprintf("%s on %s", key, n.Name)] = verdict.String()
 		}
 	}
-	packing, err := planner.PackPods(s, nil, planner.DeriveTemplates(o), planner.LeastCost)
+	packing, err := planner.PackPods(s, nil, planner.DeriveTemplates(s, o), planner.LeastCost)
 	put("pack", packing, err)
 	return out
 }

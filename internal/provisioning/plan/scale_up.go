@@ -123,7 +123,6 @@ type groupTemplate struct {
 // simulateInFork calls decide in a fork with started nodes and pending headroom pods.
 func (w *Input) simulateInFork(decide func(*forkedCluster) error) (err error) {
 	r := &forkedCluster{Input: w, headroomPods: map[string][]placement.PodKey{}, templateByID: map[string]*groupTemplate{}}
-	r.makeTemplates()
 	var undo []func() error
 	defer func() {
 		for _, back := range slices.Backward(undo) {
@@ -134,6 +133,8 @@ func (w *Input) simulateInFork(decide func(*forkedCluster) error) (err error) {
 	}()
 	for i := range w.Groups {
 		g := &w.Groups[i]
+		siblings := r.findSiblings(g)
+		r.addTemplates(g, siblings)
 		for j := range g.Nodes {
 			n := g.Nodes[j].Object
 			as := n // the snapshot may not have this Node yet
@@ -173,37 +174,31 @@ func startupTaints(g *v1alpha1.NodeGroup) []string {
 	return g.Spec.ScaleUp.StartupTaints
 }
 
-func (r *forkedCluster) makeTemplates() {
-	for i := range r.Groups {
-		g := &r.Groups[i]
-		for j := range g.Templates {
-			k := &groupTemplate{Template: &g.Templates[j], group: g, position: j, id: g.name() + "/" + g.Templates[j].Name}
-			if k.Node != nil {
-				k.sibling = g.findSibling(k.Node)
-			}
-			r.templateByID[k.id] = k
-			r.templates = append(r.templates, k)
+// addTemplates adds the templates of a group. siblings has a node of each instance type.
+func (r *forkedCluster) addTemplates(g *Group, siblings map[string]string) {
+	for j := range g.Templates {
+		k := &groupTemplate{Template: &g.Templates[j], group: g, position: j, id: g.name() + "/" + g.Templates[j].Name}
+		if k.Node != nil {
+			k.sibling = siblings[k.Node.Labels[corev1.LabelInstanceTypeStable]]
 		}
+		r.templateByID[k.id] = k
+		r.templates = append(r.templates, k)
 	}
 }
 
-// findSibling returns the name of the oldest node with the instance type of a template node, or "". The CSINode of an old node lists
-// all of its drivers.
-func (g *Group) findSibling(template *corev1.Node) string {
-	var oldest *corev1.Node
+// findSiblings returns the name of a node of the group for each instance type.
+func (w *Input) findSiblings(g *Group) map[string]string {
+	nodes, siblings := map[string][]*corev1.Node{}, map[string]string{}
 	for i := range g.Nodes {
 		n := g.Nodes[i].Object
-		if n.Labels[corev1.LabelInstanceTypeStable] != template.Labels[corev1.LabelInstanceTypeStable] {
-			continue
-		}
-		if oldest == nil || cmp.Or(n.CreationTimestamp.Compare(oldest.CreationTimestamp.Time), cmp.Compare(n.Name, oldest.Name)) < 0 {
-			oldest = n
-		}
+		instanceType := n.Labels[corev1.LabelInstanceTypeStable]
+		nodes[instanceType] = append(nodes[instanceType], n)
 	}
-	if oldest == nil {
-		return ""
+	for instanceType, same := range nodes {
+		slices.SortFunc(same, func(a, b *corev1.Node) int { return cmp.Compare(a.Name, b.Name) }) // the caller's order differs each time
+		siblings[instanceType] = planner.ChooseSibling(w.Snapshot, same)
 	}
-	return oldest.Name
+	return siblings
 }
 
 // addPodsOfInstances adds the pods that every instance runs to each template with known resources: those of DaemonSets, and the

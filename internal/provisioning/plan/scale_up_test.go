@@ -385,6 +385,63 @@ func TestNewInstancesHaveTheDriversOfASibling(t *testing.T) {
 	}
 }
 
+// newPodWithClaim returns a pending pod with the claim "data".
+func newPodWithClaim() *corev1.Pod {
+	return newPendingPods(1, "1", "1Gi", func(p *corev1.Pod) {
+		p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"},
+		}}}
+	})[0]
+}
+
+// setClaim sets the claim "data" and its storage class. The claim is bound to the volume unless that is nil.
+func setClaim(t *testing.T, w *Input, provisioner string, volume *corev1.PersistentVolume) {
+	t.Helper()
+	wait, class, st := storagev1.VolumeBindingWaitForFirstConsumer, "disk", &w.Snapshot.Storage
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "data"}}
+	claim.Spec.StorageClassName = &class
+	if volume != nil {
+		claim.Annotations, claim.Spec.VolumeName = map[string]string{"pv.kubernetes.io/bind-completed": "yes"}, volume.Name
+		must.NoError(t, st.SetPersistentVolume(volume))
+	}
+	must.NoError(t, st.SetPersistentVolumeClaim(claim))
+	must.NoError(t, st.SetStorageClass(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: class}, Provisioner: provisioner, VolumeBindingMode: &wait}))
+}
+
+// newCSINode returns the CSINode of a node. Like every kubelet, it lists the in-tree plugins as migrated.
+func newCSINode(node string, drivers ...storagev1.CSINodeDriver) *storagev1.CSINode {
+	return &storagev1.CSINode{
+		ObjectMeta: metav1.ObjectMeta{Name: node, Annotations: map[string]string{corev1.MigratedPluginsAnnotationKey: "kubernetes.io/aws-ebs,kubernetes.io/azure-disk"}},
+		Spec:       storagev1.CSINodeSpec{Drivers: drivers},
+	}
+}
+
+// TestSiblingIsTheNodeWithMostDrivers has an old node without the driver that the pod requires, and a younger node with it. Both are
+// full.
+func TestSiblingIsTheNodeWithMostDrivers(t *testing.T) {
+	const driver = "csi.example.com"
+	for name, limit := range map[string]int32{"below the limit": 1, "above the limit": 0} {
+		isRequired, g := true, newNodeGroup("web", 20)
+		nodeOfAge := func(name string, age time.Duration) *corev1.Node {
+			return newNode("web", name, machineResources("0", "1Gi"), func(n *corev1.Node) {
+				n.Labels[corev1.LabelInstanceTypeStable], n.CreationTimestamp = "m4", metav1.NewTime(start.Add(-age))
+			})
+		}
+		nodes := []*corev1.Node{nodeOfAge("old", 48*time.Hour), nodeOfAge("younger", 24*time.Hour)}
+		w := newWorld(t, []Group{newGroup(g, newKind(g, "m4", "4", "16Gi"))}, nodes, []*corev1.Pod{newPodWithClaim()})
+		st := &w.Snapshot.Storage
+		setClaim(t, w, driver, nil)
+		must.NoError(t, st.SetCSIDriver(&storagev1.CSIDriver{
+			ObjectMeta: metav1.ObjectMeta{Name: driver}, Spec: storagev1.CSIDriverSpec{PreventPodSchedulingIfMissing: &isRequired},
+		}))
+		must.NoError(t, st.SetCSINode(newCSINode("old", storagev1.CSINodeDriver{Name: "other"})))
+		must.NoError(t, st.SetCSINode(newCSINode("younger", storagev1.CSINodeDriver{Name: "other"}, storagev1.CSINodeDriver{
+			Name: driver, Allocatable: &storagev1.VolumeNodeResources{Count: &limit},
+		})))
+		check.Is(t, int(limit), launchCounts(decideUp(t, w))["web/m4"], name)
+	}
+}
+
 func TestTemplateIsLearnedFromItsNodes(t *testing.T) {
 	g := newNodeGroup("web", 20)
 	taint := corev1.Taint{Key: "team", Value: "web", Effect: corev1.TaintEffectNoSchedule}

@@ -66,11 +66,7 @@ func listUnplaceablePods(e *planner.Evacuation) []UnschedulablePod {
 
 // listPodsNeedingSameInstance lists the pending pods that fit only on a new instance like the node's.
 func (ClusterPlacement) listPodsNeedingSameInstance(cluster *planner.Cluster, sample *corev1.Node) ([]UnschedulablePod, error) {
-	if sample == nil {
-		return nil, nil
-	}
-	templates := planner.DeriveTemplates(&saved.Objects{Nodes: []*corev1.Node{sample}})
-	if len(templates) == 0 {
+	if sample == nil || planner.TemplateName(sample) == "" {
 		return nil, nil
 	}
 	answer, err := cluster.PlanLaunchesAndRemovals(planner.PlanOptions{Policy: planner.LeastPods})
@@ -79,7 +75,7 @@ func (ClusterPlacement) listPodsNeedingSameInstance(cluster *planner.Cluster, sa
 	}
 	var unschedulable []UnschedulablePod
 	for _, m := range answer.Launch.Instances {
-		if m.Template != templates[0].Name {
+		if m.Template != planner.TemplateName(sample) {
 			continue
 		}
 		for _, pod := range m.Pods {
