@@ -21,7 +21,7 @@ func (h *Chain) checkVolumeLimits(c *PodClass, n *Node) (refused, undecided *pla
 		return view.wrongOwner, nil
 	}
 	undecided = h.findMigratedVolume(c.volumes, n)
-	if len(view.attachables) == 0 && (!n.csiNode || len(c.volumes.inTree)+len(view.inTree) == 0) {
+	if len(view.attachables) == 0 && (!n.migrates() || len(c.volumes.inTree)+len(view.inTree) == 0) {
 		return nil, undecided
 	}
 	for _, a := range view.attachables {
@@ -96,9 +96,9 @@ func (st *Storage) addNodeAttachments(n *Node, attached map[attachable]bool) {
 
 // findMigratedVolume returns a reason if a volume of an in-tree plugin counts for a CSI driver and that can change the
 // verdict on this node. It can if the driver is limited or missing, or if the pod describes a volume that cannot always
-// be translated. It never can on a node without CSINode.
+// be translated. It never can on a node without CSINode, or on a new node.
 func (h *Chain) findMigratedVolume(needs *volumeNeeds, n *Node) *placement.Reason {
-	if !n.csiNode {
+	if !n.migrates() {
 		return nil
 	}
 	named := "" // the first name in alphabetical order, so that the reason does not depend on the order of the claims

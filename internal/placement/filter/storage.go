@@ -86,7 +86,7 @@ type csiDrivers struct {
 	limits    map[string]int64 // number of attachable volumes by CSI driver
 	drivers   []string
 	migrated  []string // in-tree plugins whose volumes are handled by a CSI driver
-	isUnknown bool     // of a node that does not exist yet, and that no node is like
+	isAssumed bool     // the node is new, and the CSINode is that of a node like it
 }
 
 // csiDriver says whether a driver tracks its storage capacity, and whether its volumes need a node with the driver.
@@ -332,22 +332,29 @@ func (st *Storage) UpdateNodeFromCSINode(n *Node) {
 	}
 }
 
-// AssumeDrivers gives a node that does not exist yet the CSI drivers and limits of a node like it. If there is no such node, or it
-// has no CSINode, no driver counts as missing.
+// AssumeDrivers gives a new node the CSI drivers and limits of a node like it. If there is no such node, or it has no CSINode, no
+// driver counts as missing. Volumes of in-tree plugins are not checked against the drivers: every kubelet lists all
+// plugins as migrated, so that no pod with such a volume would fit on any new node.
 func (n *Node) AssumeDrivers(sibling *Node) {
-	n.csiDrivers = csiDrivers{isUnknown: true}
-	if sibling != nil && sibling.csiNode {
-		n.csiDrivers = sibling.csiDrivers
+	var assumed csiDrivers
+	if sibling != nil {
+		assumed = sibling.csiDrivers
 	}
+	assumed.isAssumed = true
+	n.csiDrivers = assumed
 }
 
 // DriverCount returns how many CSI drivers the node has registered.
 func (d *csiDrivers) DriverCount() int { return len(d.drivers) }
 
+// migrates reports whether a CSI driver is known to handle the volumes of in-tree plugins on the node.
+func (d *csiDrivers) migrates() bool { return d.csiNode && !d.isAssumed }
+
 // isDriverMissing reports whether volumes of a CSI driver need a node with that driver, and this node does not have
 // it.
 func (st *Storage) isDriverMissing(n *Node, driver string) bool {
-	return st.drivers[driver].requiredOnNode && !n.isUnknown && !slices.Contains(n.drivers, driver)
+	isUnknown := n.isAssumed && !n.csiNode
+	return st.drivers[driver].requiredOnNode && !isUnknown && !slices.Contains(n.drivers, driver)
 }
 
 // AdjustClaimUserCounts adds (sign 1) or removes (sign -1) a placed pod as a user of its claims.

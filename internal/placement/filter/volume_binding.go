@@ -69,7 +69,7 @@ func checkBoundVolumes(bound []*volume, n *Node) (refused, undecided *placement.
 		switch {
 		case v == nil:
 			refused = &reasonVolumeNotFound
-		case v.inTree != "" && slices.Contains(n.migrated, v.inTree):
+		case v.inTree != "" && n.migrates() && slices.Contains(n.migrated, v.inTree):
 			text := fmt.Sprintf("volume of plugin %s is migrated on the node", v.inTree)
 			undecided = &placement.Reason{Predicate: bindingPredicate, Message: text}
 		case v.affinity != nil:

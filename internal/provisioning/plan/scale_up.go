@@ -66,6 +66,7 @@ type Decision struct {
 func DecideScaleUp(w *Input) (*Decision, error) {
 	var d *Decision
 	err := w.simulateInFork(func(r *forkedCluster) (err error) {
+		defer r.assumeDriversOfNewNodes()()
 		d, err = r.planLaunches(w.podsWithoutNomination(), 0)
 		return err
 	})
@@ -108,6 +109,7 @@ type forkedCluster struct {
 	templates    []*groupTemplate
 	// startingNodes are the Nodes that still count as provisioning. They are found once, because each check reads the Node.
 	startingNodes []string
+	siblingOfNew  map[string]string // a node of the same instance type, by the name of each Node younger than the join timeout
 }
 
 // groupTemplate is a template of a group with derived values.
@@ -122,7 +124,7 @@ type groupTemplate struct {
 
 // simulateInFork calls decide in a fork with started nodes and pending headroom pods.
 func (w *Input) simulateInFork(decide func(*forkedCluster) error) (err error) {
-	r := &forkedCluster{Input: w, headroomPods: map[string][]placement.PodKey{}, templateByID: map[string]*groupTemplate{}}
+	r := &forkedCluster{Input: w, headroomPods: map[string][]placement.PodKey{}, templateByID: map[string]*groupTemplate{}, siblingOfNew: map[string]string{}}
 	var undo []func() error
 	defer func() {
 		for _, back := range slices.Backward(undo) {
@@ -149,6 +151,7 @@ func (w *Input) simulateInFork(decide func(*forkedCluster) error) (err error) {
 			if err := w.Snapshot.SetNode(as); err != nil {
 				return err
 			}
+			r.siblingOfNew[n.Name] = siblings[n.Labels[corev1.LabelInstanceTypeStable]]
 		}
 		for _, slot := range r.makeHeadroomPods(g) {
 			key := placement.PodKey{Namespace: slot.Namespace, Name: slot.Name}
@@ -199,6 +202,20 @@ func (w *Input) findSiblings(g *Group) map[string]string {
 		siblings[instanceType] = planner.ChooseSibling(w.Snapshot, same)
 	}
 	return siblings
+}
+
+// assumeDriversOfNewNodes gives new nodes the CSI drivers of an instance that is not launched yet, until undo is called. A new node
+// may not have registered its drivers. A pod fits on it if it fits on the template, so that no second instance is
+// launched for the pod.
+func (r *forkedCluster) assumeDriversOfNewNodes() (undo func()) {
+	for name, sibling := range r.siblingOfNew {
+		r.Snapshot.Nodes.Lookup(name).AssumeDrivers(r.Snapshot.Nodes.Lookup(sibling))
+	}
+	return func() {
+		for name := range r.siblingOfNew {
+			r.Snapshot.Storage.UpdateNodeFromCSINode(r.Snapshot.Nodes.Lookup(name))
+		}
+	}
 }
 
 // addPodsOfInstances adds the pods that every instance runs to each template with known resources: those of DaemonSets, and the

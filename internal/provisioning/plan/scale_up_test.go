@@ -416,6 +416,89 @@ func newCSINode(node string, drivers ...storagev1.CSINodeDriver) *storagev1.CSIN
 	}
 }
 
+// TestInstancesAreLaunchedForInTreeVolumes has a full node with a limit for volumes of the plugin aws-ebs.
+func TestInstancesAreLaunchedForInTreeVolumes(t *testing.T) {
+	limit := int32(25)
+	volumeOf := func(pool string) *corev1.PersistentVolume {
+		v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "volume"}}
+		v.Spec.AWSElasticBlockStore = &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: "vol-1"}
+		v.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
+			{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: groupLabel, Operator: corev1.NodeSelectorOpIn, Values: []string{pool}}}},
+		}}}
+		return v
+	}
+	for name, c := range map[string]struct {
+		volume *corev1.PersistentVolume
+		want   int
+	}{
+		"not bound":              {want: 1},
+		"bound":                  {volume: volumeOf("web"), want: 1},
+		"bound to another group": {volume: volumeOf("other")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newNodeGroup("web", 20)
+			full := newNode("web", "full", machineResources("0", "1Gi"), func(n *corev1.Node) { n.Labels[corev1.LabelInstanceTypeStable] = "m4" })
+			w := newWorld(t, []Group{newGroup(g, newKind(g, "m4", "4", "16Gi"))}, []*corev1.Node{full}, []*corev1.Pod{newPodWithClaim()})
+			setClaim(t, w, "kubernetes.io/aws-ebs", c.volume)
+			must.NoError(t, w.Snapshot.Storage.SetCSINode(newCSINode("full", storagev1.CSINodeDriver{
+				Name: "ebs.csi.aws.com", Allocatable: &storagev1.VolumeNodeResources{Count: &limit},
+			})))
+			check.Is(t, c.want, launchCounts(decideUp(t, w))["web/m4"])
+		})
+	}
+}
+
+// TestNoInstanceIsLaunchedTwiceForAPodWithVolumes has a node with room for a pod that needs a CSI driver. The node has not registered the
+// driver, or its CSINode lists the plugin of the pod's volume.
+func TestNoInstanceIsLaunchedTwiceForAPodWithVolumes(t *testing.T) {
+	const driver = "csi.example.com"
+	inTree := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "volume"}}
+	inTree.Spec.AzureDisk = &corev1.AzureDiskVolumeSource{DiskName: "d", DataDiskURI: "/subscriptions/1/d"}
+	for name, c := range map[string]struct {
+		volume   *corev1.PersistentVolume
+		age      time.Duration
+		notReady bool
+		alone    bool // there is no other node
+		want     int
+	}{
+		"in-tree volume, starting":         {volume: inTree, age: time.Minute, notReady: true},
+		"in-tree volume, starting, alone":  {volume: inTree, age: time.Minute, notReady: true, alone: true},
+		"in-tree volume, joined":           {volume: inTree, age: time.Minute},
+		"in-tree volume, joined long ago":  {volume: inTree, age: time.Hour, want: 1},
+		"required driver, starting":        {age: time.Minute, notReady: true},
+		"required driver, joined":          {age: time.Minute},
+		"required driver, joined long ago": {age: time.Hour, want: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			isRequired, g := true, newNodeGroup("web", 20)
+			ofType := func(n *corev1.Node) { n.Labels[corev1.LabelInstanceTypeStable] = "m4" }
+			joined := newNode("web", "joined", machineResources("4", "16Gi"), ofType, func(n *corev1.Node) {
+				n.CreationTimestamp = metav1.NewTime(start.Add(-c.age))
+				if c.notReady {
+					n.Status.Conditions[0].Status = corev1.ConditionFalse
+				}
+			})
+			nodes := []*corev1.Node{joined}
+			if !c.alone {
+				nodes = append(nodes, newNode("web", "full", machineResources("0", "1Gi"), ofType))
+			}
+			w := newWorld(t, []Group{newGroup(g, newKind(g, "m4", "4", "16Gi"))}, nodes, []*corev1.Pod{newPodWithClaim()})
+			st := &w.Snapshot.Storage
+			setClaim(t, w, driver, c.volume)
+			must.NoError(t, st.SetCSIDriver(&storagev1.CSIDriver{
+				ObjectMeta: metav1.ObjectMeta{Name: driver}, Spec: storagev1.CSIDriverSpec{PreventPodSchedulingIfMissing: &isRequired},
+			}))
+			must.NoError(t, st.SetCSINode(newCSINode("joined")))
+			must.NoError(t, st.SetCSINode(newCSINode("full", storagev1.CSINodeDriver{Name: driver})))
+			for range 2 { // the first decision changes nothing
+				check.Is(t, c.want, launchCounts(decideUp(t, w))["web/m4"])
+			}
+			verdict, err := w.Snapshot.JudgeRecreatedPod(w.Pods[0].Key, "joined")
+			check.Not(t, err != nil || verdict.Outcome == placement.Fits, "%v, %v: the Node has the drivers of another one after the decision", verdict, err)
+		})
+	}
+}
+
 // TestSiblingIsTheNodeWithMostDrivers has an old node without the driver that the pod requires, and a younger node with it. Both are
 // full.
 func TestSiblingIsTheNodeWithMostDrivers(t *testing.T) {
