@@ -29,12 +29,14 @@ func isNodeReady(n *corev1.Node) bool {
 func isControlPlane(n *corev1.Node) bool { return fromcorev1.NodeFacts(n).ControlPlane != "" }
 
 // checkAgentCoverage finds nodes on which no agent DaemonSet runs a pod. If labels of the user's choice exclude a node, it
-// is a warning, because the user may want agents in some pools only.
+// is a warning, because the user may want agents in some pools only. If agents run on no node at all, it is a problem,
+// because the labels may have a typing error.
 func checkAgentCoverage(f *Facts) []Finding {
 	agents := f.partsOfKind(Agent)
 	if len(agents) == 0 {
 		return nil
 	}
+	coverNone := len(f.listAgentCoveredNodes()) == 0
 	var found []Finding
 	for _, n := range f.Nodes {
 		if isVirtualNode(n) {
@@ -62,7 +64,11 @@ func checkAgentCoverage(f *Facts) []Finding {
 			Message: "no agent can run on it (" + strings.Join(reasons, "; ") + "): nothing reads the notices for it",
 			Remedy:  "let the DaemonSet tolerate every taint (operator: Exists) and select every node with a supported operating system",
 		}
-		if nearest == excludedByLabels {
+		switch {
+		case nearest != excludedByLabels:
+		case coverNone:
+			finding.Remedy = "correct the nodeSelector or the node affinity of the DaemonSet, because it selects no node that exists now; none, if its pool is empty now"
+		default:
 			finding.Severity, finding.Remedy = Warning, "none, if this node needs no agent; otherwise change the nodeSelector or the node affinity of the DaemonSet"
 		}
 		found = append(found, finding)

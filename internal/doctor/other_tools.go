@@ -144,12 +144,14 @@ func (f *Facts) toolSeverity(r *knownTool) Severity {
 }
 
 // runsApartFromAgents reports whether no node can run both a pod of a tool's DaemonSet and an agent. It returns false if
-// the tool or an agent is not a DaemonSet, because it can then act on every node.
+// the tool or an agent is not a DaemonSet, because it can then act on every node. It also returns false if no node can run
+// an agent, because the agents do not select the nodes that they should.
 func (f *Facts) runsApartFromAgents(tool *appsv1.DaemonSet) bool {
 	if tool == nil || slices.ContainsFunc(f.partsOfKind(Agent), func(p Part) bool { return p.daemonSet == nil }) {
 		return false
 	}
-	return !slices.ContainsFunc(f.listAgentCoveredNodes(), func(n *corev1.Node) bool { return canRunOn(tool, n) })
+	covered := f.listAgentCoveredNodes()
+	return len(covered) > 0 && !slices.ContainsFunc(covered, func(n *corev1.Node) bool { return canRunOn(tool, n) })
 }
 
 type toolSign struct {

@@ -78,6 +78,14 @@ func requireLabels(d *appsv1.DaemonSet, terms ...map[string]string) {
 	d.Spec.Template.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &required}}
 }
 
+// newInstallationWithSpotNode returns an installation with a second node, which is in the pool spot and has an agent.
+func newInstallationWithSpotNode() *Facts {
+	return changeFacts(newInstallation(), func(f *Facts) {
+		f.Nodes = append(f.Nodes, newNode("node-spot"))
+		f.Nodes[1].Labels["pool"], f.Nodes[1].Labels[corev1.LabelArchStable] = "spot", "arm64"
+	})
+}
+
 // newInstallationBesideMechanic returns an installation with agents in the pool spot only, and mechanic on the node of
 // another pool.
 func newInstallationBesideMechanic() *Facts {
@@ -386,11 +394,15 @@ func newRuleCases() map[string]map[string]ruleCase {
 				changeFacts(newInstallation(), func(f *Facts) { f.Nodes[0].Labels = map[string]string{"type": "virtual-kubelet"} }), nil,
 			},
 			"agents of one pool": {
-				changeFacts(newInstallation(), func(f *Facts) { f.DaemonSets[0].Spec.Template.Spec.NodeSelector["pool"] = "spot" }),
+				changeFacts(newInstallationWithSpotNode(), func(f *Facts) { f.DaemonSets[0].Spec.Template.Spec.NodeSelector["pool"] = "spot" }),
 				[]string{"warning Node node-a: no agent can run on it (DaemonSet slipway/slipway-agent: its nodeSelector or node affinity does not match: missing pool=spot)"},
 			},
+			"agents of a pool that does not exist": {
+				changeFacts(newInstallation(), func(f *Facts) { f.DaemonSets[0].Spec.Template.Spec.NodeSelector["pool"] = "spot" }),
+				[]string{"problem Node node-a: no agent can run on it (DaemonSet slipway/slipway-agent: its nodeSelector or node affinity does not match: missing pool=spot)"},
+			},
 			"agents of one pool, with an intolerable taint of the other node": {
-				changeFacts(newInstallation(), func(f *Facts) {
+				changeFacts(newInstallationWithSpotNode(), func(f *Facts) {
 					f.DaemonSets[0].Spec.Template.Spec.NodeSelector["pool"] = "spot"
 					f.DaemonSets[0].Spec.Template.Spec.Tolerations = nil
 					addTaint(f.Nodes[0], "gpu", corev1.TaintEffectNoSchedule)
@@ -398,14 +410,14 @@ func newRuleCases() map[string]map[string]ruleCase {
 				[]string{"warning Node node-a: no agent can run on it "},
 			},
 			"agents of one pool, and a node with another operating system": {
-				changeFacts(newInstallation(), func(f *Facts) {
+				changeFacts(newInstallationWithSpotNode(), func(f *Facts) {
 					f.DaemonSets[0].Spec.Template.Spec.NodeSelector["pool"] = "spot"
 					f.Nodes[0].Labels[corev1.LabelOSStable] = "windows"
 				}),
 				[]string{"problem Node node-a: no agent can run on it "},
 			},
 			"agents of one pool, and agents of another operating system": {
-				changeFacts(newInstallation(), func(f *Facts) {
+				changeFacts(newInstallationWithSpotNode(), func(f *Facts) {
 					f.DaemonSets[0].Spec.Template.Spec.NodeSelector["pool"] = "spot"
 					windows := newAgentDaemonSet()
 					windows.Name, windows.Spec.Template.Spec.NodeSelector[corev1.LabelOSStable] = "slipway-agent-windows", "windows"
@@ -414,7 +426,7 @@ func newRuleCases() map[string]map[string]ruleCase {
 				[]string{"warning Node node-a: no agent can run on it "},
 			},
 			"agents of one pool, and agents that do not tolerate a taint": {
-				changeFacts(newInstallation(), func(f *Facts) {
+				changeFacts(newInstallationWithSpotNode(), func(f *Facts) {
 					f.DaemonSets[0].Spec.Template.Spec.NodeSelector["pool"] = "spot"
 					other := newAgentDaemonSet()
 					other.Name, other.Spec.Template.Spec.Tolerations = "slipway-agent-other", nil
@@ -424,7 +436,7 @@ func newRuleCases() map[string]map[string]ruleCase {
 				[]string{"problem Node node-a: no agent can run on it "},
 			},
 			"agents of one pool by affinity": {
-				changeFacts(newInstallation(), func(f *Facts) { requireLabels(f.DaemonSets[0], map[string]string{"pool": "spot"}) }),
+				changeFacts(newInstallationWithSpotNode(), func(f *Facts) { requireLabels(f.DaemonSets[0], map[string]string{"pool": "spot"}) }),
 				[]string{"warning Node node-a: no agent can run on it "},
 			},
 			"agents of another architecture by affinity": {
@@ -432,13 +444,13 @@ func newRuleCases() map[string]map[string]ruleCase {
 				[]string{"problem Node node-a: no agent can run on it "},
 			},
 			"agents of one pool and of another architecture by affinity": {
-				changeFacts(newInstallation(), func(f *Facts) {
+				changeFacts(newInstallationWithSpotNode(), func(f *Facts) {
 					requireLabels(f.DaemonSets[0], map[string]string{corev1.LabelArchStable: "arm64", "pool": "spot"})
 				}),
 				[]string{"problem Node node-a: no agent can run on it "},
 			},
 			"agents of one pool or of another architecture by affinity": {
-				changeFacts(newInstallation(), func(f *Facts) {
+				changeFacts(newInstallationWithSpotNode(), func(f *Facts) {
 					requireLabels(f.DaemonSets[0], map[string]string{corev1.LabelArchStable: "arm64"}, map[string]string{"pool": "spot"})
 				}),
 				[]string{"warning Node node-a: no agent can run on it "},
@@ -677,6 +689,10 @@ func newRuleCases() map[string]map[string]ruleCase {
 			},
 			"a DaemonSet on other nodes than the agents, and on one node with an agent": {
 				changeFacts(newInstallationBesideMechanic(), func(f *Facts) { f.Nodes[1].Labels["pool"] = "spot" }),
+				[]string{"problem DaemonSet kube-system/mechanic: mechanic, by its name: it cordons and drains for the same Azure notices as the agent"},
+			},
+			"a DaemonSet, and agents that select no node": {
+				changeFacts(newInstallationBesideMechanic(), func(f *Facts) { f.Nodes[0].Labels["pool"] = "other" }),
 				[]string{"problem DaemonSet kube-system/mechanic: mechanic, by its name: it cordons and drains for the same Azure notices as the agent"},
 			},
 			"a Deployment, and agents of one pool": {
