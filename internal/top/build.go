@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/nodegroup"
@@ -39,8 +40,8 @@ type Facts struct {
 
 // BuildState returns the State for the facts. It does no I/O.
 func BuildState(f Facts) State {
-	b := builder{Facts: f, claims: nodegroup.AssignNodes(f.Groups, f.Nodes), retirementByNode: map[string]*v1alpha1.NodeRetirement{}}
-	b.selectRetirementPerNode()
+	b := builder{Facts: f, claims: nodegroup.AssignNodes(f.Groups, f.Nodes)}
+	b.selectRetirements()
 	s := State{Problems: f.Problems}
 	for i := range f.Groups {
 		s.Groups = append(s.Groups, b.buildGroup(&f.Groups[i]))
@@ -63,22 +64,46 @@ type builder struct {
 	claims nodegroup.Assignment
 	// retirementByNode holds the retirement to show for each node name.
 	retirementByNode map[string]*v1alpha1.NodeRetirement
+	// retiring has the names of the nodes that a retirement will remove.
+	retiring map[string]bool
 }
 
-// selectRetirementPerNode selects one retirement per node: an active one, or else the newest failed one. A failed
-// retirement is shown because a person has to act on it.
-func (b *builder) selectRetirementPerNode() {
+// selectRetirements decides which retirements count for each node name. It ignores a retirement of an earlier Node if there is a
+// new Node with the same name.
+func (b *builder) selectRetirements() {
+	b.retirementByNode, b.retiring = map[string]*v1alpha1.NodeRetirement{}, map[string]bool{}
+	uids := map[string]types.UID{}
+	for i := range b.Nodes {
+		uids[b.Nodes[i].Name] = b.Nodes[i].UID
+	}
 	for i := range b.Retirements {
 		rt := &b.Retirements[i]
-		phase := rt.Status.Phase
-		if phase.IsFinal() && phase != v1alpha1.Failed {
+		node, phase := rt.Spec.NodeName, rt.Status.Phase
+		if !retirement.MayTargetNode(rt, uids[node]) || phase.IsFinal() && phase != v1alpha1.Failed {
 			continue
 		}
-		other := b.retirementByNode[rt.Spec.NodeName]
-		if other == nil || other.Status.Phase.IsFinal() && (!phase.IsFinal() || other.CreationTimestamp.Before(&rt.CreationTimestamp)) {
-			b.retirementByNode[rt.Spec.NodeName] = rt
+		b.retiring[node] = b.retiring[node] || retirement.WillRemoveNode(rt)
+		if other := b.retirementByNode[node]; other == nil || isShownInsteadOf(rt, other) {
+			b.retirementByNode[node] = rt
 		}
 	}
+}
+
+// isShownInsteadOf reports whether a is shown, and not b. An unfinished retirement is shown before a failed one, which is shown
+// because a person has to act on it. Of failed ones, the newest is shown. Of unfinished ones, one without a notice is shown,
+// because one for a notice may only wait until the cloud takes the instance, and then the oldest. A cache lists in random
+// order, and the shown retirement must not change with it.
+func isShownInsteadOf(a, b *v1alpha1.NodeRetirement) bool {
+	age := cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.UID, b.UID))
+	switch {
+	case a.Status.Phase.IsFinal() != b.Status.Phase.IsFinal():
+		return b.Status.Phase.IsFinal()
+	case a.Status.Phase.IsFinal():
+		return age > 0
+	case (a.Spec.Notice == nil) != (b.Spec.Notice == nil):
+		return a.Spec.Notice == nil
+	}
+	return age < 0
 }
 
 func (b *builder) buildGroup(g *v1alpha1.NodeGroup) Group {
@@ -89,8 +114,7 @@ func (b *builder) buildGroup(g *v1alpha1.NodeGroup) Group {
 	var counted []disruptionbudget.Node
 	for i := range b.Nodes {
 		if n := &b.Nodes[i]; b.claims.OwnerByNode[n.Name] == g.Name {
-			rt := b.retirementByNode[n.Name]
-			counted = append(counted, disruptionbudget.NewNode(n, rt != nil && retirement.WillRemoveNode(rt)))
+			counted = append(counted, disruptionbudget.NewNode(n, b.retiring[n.Name]))
 		}
 	}
 	out.AllowedDisruptions = disruptionbudget.CountRemainingDisruptions(&g.Spec, counted, v1alpha1.Requested, b.Now)
@@ -166,7 +190,7 @@ func (b *builder) buildNode(n *corev1.Node, g *v1alpha1.NodeGroup) Node {
 	if load, known := b.Loads[n.Name]; known {
 		out.Load = &load
 	}
-	if rt := b.findRetirement(n); rt != nil {
+	if rt := b.retirementByNode[n.Name]; rt != nil {
 		out.Retirement = toRetirement(rt)
 	}
 	return out
@@ -207,15 +231,6 @@ func parsePrice(s string) float64 {
 		return 0
 	}
 	return price
-}
-
-// findRetirement returns the retirement of a Node. It ignores a retirement of an earlier Node with the same name.
-func (b *builder) findRetirement(n *corev1.Node) *v1alpha1.NodeRetirement {
-	rt := b.retirementByNode[n.Name]
-	if rt == nil || rt.Status.Captured != nil && rt.Status.Captured.NodeUID != "" && rt.Status.Captured.NodeUID != n.UID {
-		return nil
-	}
-	return rt
 }
 
 func toRetirement(rt *v1alpha1.NodeRetirement) *Retirement {

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/nodegroup"
@@ -106,18 +107,48 @@ func TestNodeActivityIsDescribed(t *testing.T) {
 }
 
 func TestRetirementOfEarlierNodeIsIgnored(t *testing.T) {
-	rt := newRetirement("n", withPhase(v1alpha1.Draining, ""), withGroup("g"))
-	rt.Status.Captured.NodeUID = "another"
-	if got := buildOnlyNode(t, Facts{Nodes: []corev1.Node{newNode("n", "g")}, Retirements: []v1alpha1.NodeRetirement{rt}}); got != "in service" {
-		t.Errorf("%q", got)
+	captured := newRetirement("n", withPhase(v1alpha1.Draining, ""), withGroup("g"))
+	captured.Status.Captured.NodeUID = "another"
+	requested := newRetirement("n")
+	requested.Spec.NodeUID = "another"
+	for _, rt := range []v1alpha1.NodeRetirement{captured, requested} {
+		f := Facts{Groups: []v1alpha1.NodeGroup{newGroup("g", 5)}, Nodes: []corev1.Node{newNode("n", "g")}, Retirements: []v1alpha1.NodeRetirement{rt}}
+		if got := buildOnlyNode(t, f); got != "in service" {
+			t.Errorf("%q", got)
+		}
+		f.Nodes = append(f.Nodes, newNode("m", "g"))
+		if got := BuildState(f).Groups[0].AllowedDisruptions; got != 1 {
+			t.Errorf("%d nodes can be removed, want 1", got)
+		}
 	}
 }
 
-func TestActiveRetirementIsShownBeforeFailedOne(t *testing.T) {
-	failed, open := newRetirement("n", withPhase(v1alpha1.Failed, "")), newRetirement("n", withPhase(v1alpha1.Draining, ""))
-	for _, order := range [][]v1alpha1.NodeRetirement{{failed, open}, {open, failed}} {
-		if got := buildOnlyNode(t, Facts{Nodes: []corev1.Node{newNode("n", "g")}, Retirements: order}); got != "draining" {
-			t.Errorf("%q", got)
+func TestOneRetirementOfNodeIsShownInAnyOrder(t *testing.T) {
+	ofNotice := func(rt *v1alpha1.NodeRetirement) {
+		rt.Spec.Notice = &v1alpha1.NoticeReference{Source: "azure", ID: "E1"}
+	}
+	since := func(age time.Duration) func(*v1alpha1.NodeRetirement) {
+		return func(rt *v1alpha1.NodeRetirement) { rt.CreationTimestamp = metaTimeAgo(age) }
+	}
+	withUID := func(uid types.UID) func(*v1alpha1.NodeRetirement) {
+		return func(rt *v1alpha1.NodeRetirement) { rt.UID = uid }
+	}
+	ofEarlierNode := func(rt *v1alpha1.NodeRetirement) { rt.Status.Captured = &v1alpha1.Captured{NodeUID: "another"} }
+	const pending, draining, deleted, failed = v1alpha1.Pending, v1alpha1.Draining, v1alpha1.NodeDeleted, v1alpha1.Failed
+	for name, all := range map[string][2]v1alpha1.NodeRetirement{ // the first one is shown
+		"active before failed":         {newRetirement("n", withPhase(draining, "")), newRetirement("n", withPhase(failed, ""))},
+		"newest failed":                {newRetirement("n", withPhase(failed, "new")), newRetirement("n", withPhase(failed, "old"), since(time.Hour))},
+		"oldest active":                {newRetirement("n", since(time.Hour)), newRetirement("n", withPhase(pending, ""))},
+		"created in one second":        {newRetirement("n", withUID("1")), newRetirement("n", withUID("2"), withPhase(pending, ""))},
+		"without a notice":             {newRetirement("n", withPhase(draining, "")), newRetirement("n", withPhase(pending, ""), ofNotice, since(time.Hour))},
+		"not of an earlier Node":       {newRetirement("n", withPhase(draining, "")), newRetirement("n", withPhase(deleted, ""), ofEarlierNode, since(time.Hour))},
+		"not failed of an earlier one": {newRetirement("n", withPhase(failed, "old"), since(time.Hour)), newRetirement("n", withPhase(failed, "new"), ofEarlierNode)},
+	} {
+		want := describeRetirement(&all[0]).Describe(noon)
+		for _, order := range [][]v1alpha1.NodeRetirement{{all[0], all[1]}, {all[1], all[0]}} {
+			if got := buildOnlyNode(t, Facts{Nodes: []corev1.Node{newNode("n", "g")}, Retirements: order}); got != want {
+				t.Errorf("%s: %q, want %q", name, got, want)
+			}
 		}
 	}
 }

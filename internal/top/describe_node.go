@@ -30,7 +30,7 @@ func (b *builder) describeNode(n *corev1.Node, g *v1alpha1.NodeGroup) Activity {
 	records, unreadable := cordon.ListRecords(&kubeapi.Node{ObjectMeta: kubeapi.ObjectMeta{Annotations: n.Annotations}})
 	notices := readNodeNotices(n)
 	slices.SortStableFunc(notices, compareDue)
-	rt := b.findRetirement(n)
+	rt := b.retirementByNode[n.Name]
 	others := disruptionbudget.FindRemovingTools(n)
 	switch {
 	case rt != nil && rt.Spec.Notice == nil:

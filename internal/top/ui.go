@@ -459,7 +459,7 @@ func (u *UI) cancelRetirementIfConfirmed(key string) tea.Cmd {
 	}
 	switch now := u.whole.findRetirement(rt.UID); { // the user may have taken a long time to answer
 	case now == nil:
-		u.message = rt.Name + " has already finished"
+		u.message = rt.Name + " has ended or is not shown any more"
 		return nil
 	case !now.IsCancellable():
 		u.message = now.describeUncancellable()

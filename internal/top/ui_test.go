@@ -280,8 +280,13 @@ func TestCancelIsRefusedIfNodeIsDeletedDuringQuestion(t *testing.T) {
 		want   string
 	}{
 		"the Node is deleted": {func(f *Facts) { f.Retirements[0].Status.Phase = v1alpha1.NodeDeleted }, "its Node is deleted or it has ended"},
-		"it has finished":     {func(f *Facts) { f.Retirements = f.Retirements[1:] }, pool + "2-x2m4z has already finished"},
+		"it has finished":     {func(f *Facts) { f.Retirements = f.Retirements[1:] }, pool + "2-x2m4z has ended or is not shown any more"},
 		"a filter hides it":   {func(*Facts) {}, "is cancelled: the node will be restored"},
+		"an earlier Node of the same name is still being retired": {func(f *Facts) {
+			old := newRetirement(pool+"2", withPhase(v1alpha1.NodeDeleted, ""))
+			old.Name, old.UID, old.Status.Captured = "old", "old", &v1alpha1.Captured{NodeUID: "earlier"}
+			f.Retirements = append([]v1alpha1.NodeRetirement{old}, f.Retirements...)
+		}, "is cancelled: the node will be restored"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newSceneFacts()
