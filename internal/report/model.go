@@ -466,17 +466,21 @@ func sumPDBs(d *drain.Report) []PDBWait {
 }
 
 // sumDrains returns the totals of drains, the oldest first. It counts a pod once, in the latest drain of its node. A drain that
-// is tried again reports the remaining pods again.
+// is tried again reports the remaining pods again. A pod of a log has no UID: it is the same as a pod of the same name in another
+// drain, unless the earlier drain removed it.
 func sumDrains(drains []Drain) Totals {
 	t := Totals{Drains: len(drains)}
 	var latest drain.Report
-	counted := map[string]bool{}
+	counted, named := map[string]bool{}, map[string]bool{} // by name and UID, and by name
 	for _, d := range slices.Backward(drains) {
 		for _, p := range d.Pods {
-			if key := d.Node + "/" + podKey(p); !counted[key] {
+			name := d.Node + "/" + podKey(drain.PodReport{Namespace: p.Namespace, Name: p.Name})
+			key := name + p.UID
+			if !counted[key] && !(p.IsNotRemoved() && (counted[name] || p.UID == "" && named[name])) {
 				counted[key] = true
 				latest.Pods = append(latest.Pods, p)
 			}
+			named[name] = true
 		}
 		for _, w := range d.PDBs[:min(1, len(d.PDBs))] {
 			if w.LongestSeconds > t.LongestPDBWaitSeconds {

@@ -447,6 +447,33 @@ func TestRetriedDrainCountsEachPodOnce(t *testing.T) {
 	check.Is(t, 2, r.Drains[slices.IndexFunc(r.Drains, func(d Drain) bool { return d.Node == "n" })].Totals.Remaining)
 }
 
+func TestPodOfLogCountsOnceInTheTotals(t *testing.T) {
+	line := func(at, msg, fields string) string {
+		return fmt.Sprintf(`{"time":"2026-03-01T12:0%sZ","level":"INFO","msg":%q,"node":"n"%s}`+"\n", at, msg, fields)
+	}
+	log := func(minute, end string) string {
+		return line(minute+":00", "draining", "") + line(minute+":01", "drain is blocked", `,"blocked":[{"namespace":"shop","pod":"web"}]`) + end
+	}
+	report := func(minute, uid, end string) string {
+		return fmt.Sprintf(`{"node":"n","outcome":"drained","startedAt":"2026-03-01T12:0%[1]s:00Z","endedAt":"2026-03-01T12:0%[1]s:09Z","pods":[
+{"namespace":"shop","name":"web","uid":%[2]q,"action":"evict","end":%[3]q}]}`, minute, uid, end)
+	}
+	drained := line("0:09", "drained", `,"summary":"n: drained after 9.0s"`)
+	for name, tt := range map[string]struct{ first, second, want string }{
+		"gone in a later report":           {log("0", ""), report("1", "u1", "stopped"), "1 gone, 0 remaining"},
+		"remaining in a later report":      {log("0", ""), report("1", "u1", ""), "0 gone, 1 remaining"},
+		"remaining in an earlier report":   {report("0", "u1", ""), log("1", ""), "0 gone, 1 remaining"},
+		"another one, the first was gone":  {log("0", drained), report("1", "u2", "stopped"), "2 gone, 0 remaining"},
+		"another one, the first, reported": {report("0", "u1", "stopped"), log("1", ""), "1 gone, 1 remaining"},
+	} {
+		var in Inputs
+		must.NoError(t, in.Read("first", []byte(tt.first)))
+		must.NoError(t, in.Read("second", []byte(tt.second)))
+		r := Build(&in, Options{})
+		check.Is(t, "2 drains: "+tt.want, fmt.Sprintf("%d drains: %d gone, %d remaining", r.Totals.Drains, r.Totals.Gone, r.Totals.Remaining), name)
+	}
+}
+
 func TestPageShowsStartupOfSuccessors(t *testing.T) {
 	const report = `{"node":"n","outcome":"drained","startedAt":"2026-03-01T12:00:00Z","endedAt":"2026-03-01T12:00:30Z","pods":[
 {"namespace":"shop","name":"web","uid":"u1","decision":{"rule":"ordinary"},"action":"evict","wave":0,"removal":"surged","removalRequestedAt":"2026-03-01T12:00:20Z",
