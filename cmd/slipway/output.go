@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
@@ -96,8 +98,8 @@ func (o outputFlag) print(
 // jsonIndent is the indentation of JSON for people.
 const jsonIndent = "  "
 
-// encodeJSON returns JSON that ends with a newline. It rounds floating-point numbers to three decimals. Without an indentation
-// it returns one line.
+// encodeJSON returns JSON that ends with a newline. It rounds floating-point numbers to three decimals, and escapes all control
+// characters. Without an indentation it returns one line.
 func encodeJSON(v any, indent string) ([]byte, error) {
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)
@@ -106,15 +108,30 @@ func encodeJSON(v any, indent string) ([]byte, error) {
 	if err := encoder.Encode(v); err != nil {
 		return nil, err
 	}
-	return jsonToken.ReplaceAllFunc(b.Bytes(), roundJSONNumber), nil
+	return jsonToken.ReplaceAllFunc(b.Bytes(), formatJSONToken), nil
 }
 
 // jsonToken matches a string or a number of a JSON text.
 var jsonToken = regexp.MustCompile(`"(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+-]*`)
 
-// roundJSONNumber rounds a floating-point number. It returns every other token unchanged.
-func roundJSONNumber(token []byte) []byte {
-	if token[0] == '"' || !bytes.ContainsAny(token, ".eE") {
+// formatJSONToken rounds a floating-point number, and escapes the control characters of a string. The encoder leaves U+007F to
+// U+009F, and U+009B starts a control sequence of a terminal.
+func formatJSONToken(token []byte) []byte {
+	if token[0] == '"' {
+		if bytes.IndexFunc(token, unicode.IsControl) < 0 {
+			return token
+		}
+		var escaped []byte
+		for _, r := range string(token) {
+			if unicode.IsControl(r) {
+				escaped = fmt.Appendf(escaped, `\u%04x`, r)
+			} else {
+				escaped = utf8.AppendRune(escaped, r)
+			}
+		}
+		return escaped
+	}
+	if !bytes.ContainsAny(token, ".eE") {
 		return token
 	}
 	v, err := strconv.ParseFloat(string(token), 64)

@@ -48,6 +48,17 @@ func TestTextOfClusterCannotControlTheTerminal(t *testing.T) {
 		}))
 		check.Is(t, want, out.String(), string(format))
 	}
+	for format, want := range map[outputFlag]string{
+		outputJSON: `{
+  "text": "a\u001b]0;x\u0007\tb\u009b2J\r\u007f…\n"
+}
+`,
+		outputYAML: `text: "a\e]0;x\a\tb\x9B2J\r\x7F…\n"` + "\n",
+	} {
+		var out bytes.Buffer
+		must.NoError(t, format.printAnswer(&out, map[string]string{"text": text}, nil))
+		check.Is(t, want, out.String(), string(format))
+	}
 	var out bytes.Buffer
 	n, err := textWriter{&out}.Write([]byte(text))
 	check.Not(t, err != nil || n != len(text) || out.String() != want, "%q, %d bytes, %v", out.String(), n, err)
