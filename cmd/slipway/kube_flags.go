@@ -32,7 +32,7 @@ func newKubeFlags(command string) kubeFlags {
 func (k kubeFlags) addFlags(fs *pflag.FlagSet) {
 	k.flags.AddFlags(fs)
 	fs.Lookup("request-timeout").Usage = "time limit of each request to the API server, such as 10s; " +
-		"0 means the default of the command, which is no limit for most commands"
+		"0 means the default of the command, which is no limit for most commands; an eviction takes at most 20s"
 }
 
 // clientGoDefaultServer is the server that client-go uses if no kubeconfig names one.
