@@ -165,10 +165,19 @@ func findGroupLabels(cmd *cobra.Command, c client.Reader, node *corev1.Node) (ma
 func createRetirement(ctx context.Context, c client.Client, rt *v1alpha1.NodeRetirement) error {
 	for try := 1; ; try++ {
 		err := c.Create(ctx, rt)
-		if try > 1 && apierrors.IsAlreadyExists(err) { // an earlier request was carried out
-			err = c.Get(ctx, client.ObjectKeyFromObject(rt), rt)
-		}
-		if err == nil || try == 1 && !isUnanswered(err) {
+		switch {
+		case apierrors.IsAlreadyExists(err): // also at the first try: a proxy may have sent the request twice
+			var found v1alpha1.NodeRetirement
+			readErr := c.Get(ctx, client.ObjectKeyFromObject(rt), &found)
+			if readErr == nil && (found.Spec.NodeUID != rt.Spec.NodeUID || found.Spec.RequestedBy != rt.Spec.RequestedBy) {
+				return err // another client has chosen the same name
+			}
+			if readErr == nil {
+				*rt = found
+				return nil
+			}
+			err = readErr
+		case err == nil || try == 1 && !isUnanswered(err):
 			return err
 		}
 		if !sleepIfRetryable(ctx, err, try) {

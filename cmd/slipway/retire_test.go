@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -188,6 +189,42 @@ func TestLostAnswerOfCreationIsResolved(t *testing.T) {
 			}
 			must.NoError(t, err)
 			check.Not(t, rt.ResourceVersion == "", "%s: the object is not known", name)
+		})
+	}
+}
+
+// TestRepeatedCreationByAProxyIsResolved has a proxy that sends the first request twice, and answers only to the second one.
+func TestRepeatedCreationByAProxyIsResolved(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change func(*v1alpha1.NodeRetirement) // of the stored object
+		get    error
+		want   string
+	}{
+		"own":                      {func(*v1alpha1.NodeRetirement) {}, nil, ""},
+		"of another Node":          {func(rt *v1alpha1.NodeRetirement) { rt.Spec.NodeUID = "other" }, nil, "already exists"},
+		"of another person":        {func(rt *v1alpha1.NodeRetirement) { rt.Spec.RequestedBy = "bob" }, nil, "already exists"},
+		"own, but not readable":    {func(*v1alpha1.NodeRetirement) {}, errors.New("no"), "it is unknown whether NodeRetirement n-2 was created"},
+		"own, and deleted already": {func(*v1alpha1.NodeRetirement) {}, apierrors.NewNotFound(schema.GroupResource{}, "n-2"), "it is unknown whether NodeRetirement n-2 was created"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRetireTest(t, "")
+			rt := &v1alpha1.NodeRetirement{ObjectMeta: metav1.ObjectMeta{Name: "n-2"}, Spec: v1alpha1.NodeRetirementSpec{NodeName: "n", NodeUID: "u", RequestedBy: "ann"}}
+			stored := rt.DeepCopy()
+			tt.change(stored)
+			must.NoError(t, r.client.Create(t.Context(), stored))
+			c := interceptor.NewClient(r.client, interceptor.Funcs{
+				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, into client.Object, o ...client.GetOption) error {
+					return cmp.Or(tt.get, c.Get(ctx, key, into, o...))
+				},
+			})
+			err := createRetirement(t.Context(), c, rt)
+			if tt.want != "" {
+				check.Not(t, err == nil, "%s: no error", name)
+				check.Contains(t, formatError(err), tt.want)
+				return
+			}
+			must.NoError(t, err)
+			check.Is(t, stored.ResourceVersion, rt.ResourceVersion, name)
 		})
 	}
 }
