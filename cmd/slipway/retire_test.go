@@ -44,7 +44,9 @@ func newRetireTest(t *testing.T, phase v1alpha1.Phase) *retireTest {
 		Spec:       v1alpha1.NodeRetirementSpec{NodeName: "n"},
 		Status:     v1alpha1.NodeRetirementStatus{Phase: phase},
 	}
-	return &retireTest{client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(rt).Build(), retirement: rt}
+	byName := func(o client.Object) []string { return []string{o.GetName()} }
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(rt).WithIndex(rt, metav1.ObjectNameField, byName).Build()
+	return &retireTest{client: c, retirement: rt}
 }
 
 // wait waits for the retirement with a client that may fail.
@@ -148,6 +150,28 @@ func TestWaitReadsRetirementWithoutEvents(t *testing.T) {
 	err := r.wait(t.Context(), faults)
 	check.Not(t, err == nil || toExitCode(err) != 1, "%v, exit code %d", err, toExitCode(err))
 	check.Contains(t, err.Error(), "was deleted while it could not be read; its last known phase is Draining")
+}
+
+// TestWaitWatchesAgainAfterItsVersionHasExpired has a NodeRetirement that has not changed since an old version.
+func TestWaitWatchesAgainAfterItsVersionHasExpired(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRetireTest(t, v1alpha1.Draining)
+		time.AfterFunc(time.Hour, func() { r.finish(t, v1alpha1.Succeeded) }) // and its deletion is known only from the watch
+		must.NoError(t, r.wait(t.Context(), interceptor.Funcs{
+			List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, o ...client.ListOption) error {
+				err := c.List(ctx, list, o...)
+				list.SetResourceVersion("2000")
+				return err
+			},
+			Watch: func(ctx context.Context, c client.WithWatch, list client.ObjectList, o ...client.ListOption) (watch.Interface, error) {
+				var options client.ListOptions
+				if options.ApplyOptions(o).Raw.ResourceVersion != "2000" {
+					return nil, apierrors.NewResourceExpired("too old resource version")
+				}
+				return c.Watch(ctx, list, o...)
+			},
+		}))
+	})
 }
 
 func TestLostAnswerOfCreationIsResolved(t *testing.T) {

@@ -35,6 +35,8 @@ type retirementWait struct {
 	client client.WithWatch
 	// retirement is the NodeRetirement as the API server returned it last.
 	retirement *v1alpha1.NodeRetirement
+	// resourceVersion is the version that the next watch starts from.
+	resourceVersion string
 	// out gets the progress. problems gets warnings.
 	out, problems io.Writer
 
@@ -60,9 +62,6 @@ func (w *retirementWait) run(ctx context.Context) error {
 			return err
 		case ctx.Err() != nil:
 			return w.explainEnd(context.Cause(ctx))
-		case apierrors.IsNotFound(err):
-			return fmt.Errorf("node %s: NodeRetirement %s was deleted while it could not be read; its last known phase is %s",
-				w.retirement.Spec.NodeName, w.retirement.Name, w.phase())
 		case err != nil && !isUnanswered(err) && !apierrors.IsTooManyRequests(err):
 			return w.explainEnd(err)
 		case err != nil && !w.failing:
@@ -76,8 +75,8 @@ func (w *retirementWait) run(ctx context.Context) error {
 // follow prints the progress until the retirement has finished, ctx has ended, or the watch has ended.
 func (w *retirementWait) follow(ctx context.Context) (finished bool, err error) {
 	events, err := w.client.Watch(ctx, &v1alpha1.NodeRetirementList{}, &client.ListOptions{
-		FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, w.retirement.Name),
-		Raw:           &metav1.ListOptions{ResourceVersion: w.retirement.ResourceVersion},
+		FieldSelector: w.selector(),
+		Raw:           &metav1.ListOptions{ResourceVersion: w.resourceVersion},
 	})
 	if err != nil {
 		return false, err
@@ -107,18 +106,29 @@ func (w *retirementWait) follow(ctx context.Context) (finished bool, err error) 
 	}
 }
 
-// read reads the NodeRetirement and prints the progress.
+// read reads the NodeRetirement and prints the progress. It lists, because the API server has the events since the version of
+// a list. The version of an object that has not changed for a long time is too old for a watch.
 func (w *retirementWait) read(ctx context.Context) (finished bool, err error) {
-	var rt v1alpha1.NodeRetirement
-	if err := w.client.Get(ctx, client.ObjectKeyFromObject(w.retirement), &rt); err != nil {
+	var list v1alpha1.NodeRetirementList
+	if err := w.client.List(ctx, &list, &client.ListOptions{FieldSelector: w.selector()}); err != nil {
 		return false, err
 	}
-	return w.update(&rt, false)
+	if len(list.Items) == 0 {
+		return true, fmt.Errorf("node %s: NodeRetirement %s was deleted while it could not be read; its last known phase is %s",
+			w.retirement.Spec.NodeName, w.retirement.Name, w.phase())
+	}
+	finished, err = w.update(&list.Items[0], false)
+	w.resourceVersion = list.ResourceVersion
+	return finished, err
+}
+
+func (w *retirementWait) selector() fields.Selector {
+	return fields.OneTermEqualSelector(metav1.ObjectNameField, w.retirement.Name)
 }
 
 // update prints the progress. It reports whether the retirement has finished, and returns an error if it did not succeed.
 func (w *retirementWait) update(rt *v1alpha1.NodeRetirement, deleted bool) (finished bool, err error) {
-	*w.retirement = *rt
+	*w.retirement, w.resourceVersion = *rt, rt.ResourceVersion
 	status := rt.Status
 	if line := fmt.Sprintf("%s: %s", status.Phase, status.Message); line != w.printed && status.Phase != "" {
 		w.printed = line
