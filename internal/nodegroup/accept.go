@@ -28,12 +28,12 @@ type Assignment struct {
 }
 
 // AssignNodes assigns each node to at most one group. It assigns to older groups first, and before them to groups of a
-// file, which have no age. If a group selects a node of an older group or has its cloud group, the younger group is
-// refused, and the older group keeps its nodes. A refused group owns no nodes. The result does not depend on the cloud's
-// answers. So a cloud outage never moves a node to another group.
+// file, which have no age. If a group selects a node of an older group, the younger group is refused, and the older
+// group keeps its nodes. Also refused is the younger of two groups with scaleUp and the same cloud group. A refused group
+// owns no nodes. The result does not depend on the cloud's answers. So a cloud outage never moves a node to another group.
 func AssignNodes(groups []v1alpha1.NodeGroup, nodes []corev1.Node) Assignment {
 	c := Assignment{OwnerByNode: map[string]string{}, FaultByGroup: map[string]Fault{}}
-	ownerByCloudGroup := map[v1alpha1.CloudGroup]string{}
+	scalerByCloudGroup := map[v1alpha1.CloudGroup]string{}
 	for _, g := range sortByAge(groups) {
 		if errs := Validate(g); len(errs) > 0 {
 			c.FaultByGroup[g.Name] = Fault{v1alpha1.InvalidSpec, strings.ReplaceAll(errors.Join(errs...).Error(), "\n", "; ")}
@@ -67,13 +67,15 @@ func AssignNodes(groups []v1alpha1.NodeGroup, nodes []corev1.Node) Assignment {
 			}
 		case len(older) > 0:
 			c.FaultByGroup[g.Name] = newOverlapFault(older)
-		case ownerByCloudGroup[g.Spec.Cloud] != "":
-			// The size of the cloud group, and the instances of a launch, cannot be divided among two groups.
+		case g.Spec.ScaleUp != nil && scalerByCloudGroup[g.Spec.Cloud] != "":
+			// Each would count all instances of the cloud group, and claim the new ones for its launches.
 			c.FaultByGroup[g.Name] = Fault{v1alpha1.OverlapsGroup, fmt.Sprintf(
-				"spec.cloud: provider %q, group %q: belongs to NodeGroup %s, which is older; a cloud group belongs to one NodeGroup at most",
-				g.Spec.Cloud.Provider, g.Spec.Cloud.Group, ownerByCloudGroup[g.Spec.Cloud])}
+				"spec.cloud: provider %q, group %q: NodeGroup %s is older and launches instances there: only one of them may have scaleUp",
+				g.Spec.Cloud.Provider, g.Spec.Cloud.Group, scalerByCloudGroup[g.Spec.Cloud])}
 		default:
-			ownerByCloudGroup[g.Spec.Cloud] = g.Name
+			if g.Spec.ScaleUp != nil {
+				scalerByCloudGroup[g.Spec.Cloud] = g.Name
+			}
 			for _, name := range own {
 				c.OwnerByNode[name] = g.Name
 			}

@@ -92,21 +92,27 @@ func TestI10OlderOfTwoOverlappingGroupsKeepsItsNodes(t *testing.T) {
 	}
 }
 
-// TestI5CloudGroupBelongsToOneNodeGroup has two NodeGroups that select the zones of one cloud group.
-func TestI5CloudGroupBelongsToOneNodeGroup(t *testing.T) {
+// TestI5OnlyOneNodeGroupScalesUpACloudGroup has two NodeGroups that select the zones of one cloud group.
+func TestI5OnlyOneNodeGroupScalesUpACloudGroup(t *testing.T) {
 	older, younger, other := newGroup("east"), newGroup("west"), newGroup("gpu")
 	younger.CreationTimestamp = metav1.NewTime(noon.Add(time.Second))
 	younger.Spec.Cloud = older.Spec.Cloud
+	for _, g := range []*v1alpha1.NodeGroup{older, younger} {
+		g.Spec.ScaleUp, g.Spec.MaxSize = &v1alpha1.ScaleUp{}, new(int32(9))
+	}
 	nodes := []corev1.Node{newNode("a", "east"), newNode("b", "west"), newNode("c", "gpu")}
 	c := AssignNodes([]v1alpha1.NodeGroup{*younger, *other, *older}, nodes)
-	want := `spec.cloud: provider "sim", group "east": belongs to NodeGroup east, which is older`
+	want := `spec.cloud: provider "sim", group "east": NodeGroup east is older and launches instances there`
 	if f := c.FaultByGroup["west"]; f.Reason != v1alpha1.OverlapsGroup || !strings.Contains(f.Message, want) {
 		t.Errorf("the younger: %+v", f)
 	}
 	if len(c.FaultByGroup) != 1 || c.OwnerByNode["a"] != "east" || c.OwnerByNode["b"] != "" || c.OwnerByNode["c"] != "gpu" {
 		t.Errorf("%+v", c)
 	}
-	older.Spec.MinSize, older.Spec.MaxSize = 3, new(int32(1)) // a group that is refused owns no cloud group
+	older.Spec.ScaleUp = nil // only its nodes are retired
+	check.Is(t, "west", AssignNodes([]v1alpha1.NodeGroup{*younger, *older}, nodes).OwnerByNode["b"])
+	older.Spec.ScaleUp = &v1alpha1.ScaleUp{}
+	older.Spec.MinSize = 10 // a group that is refused launches nothing
 	check.Is(t, "west", AssignNodes([]v1alpha1.NodeGroup{*younger, *older}, nodes).OwnerByNode["b"])
 }
 
