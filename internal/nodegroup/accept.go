@@ -33,11 +33,15 @@ type Assignment struct {
 // owns no nodes. The result does not depend on the cloud's answers. So a cloud outage never moves a node to another group.
 func AssignNodes(groups []v1alpha1.NodeGroup, nodes []corev1.Node) Assignment {
 	c := Assignment{OwnerByNode: map[string]string{}, FaultByGroup: map[string]Fault{}}
-	scalerByCloudGroup := map[v1alpha1.CloudGroup]string{}
+	launcherByCloudGroup := map[v1alpha1.CloudGroup]string{} // oldest valid group with scaleUp, whatever nodes it selects
 	for _, g := range sortByAge(groups) {
 		if errs := Validate(g); len(errs) > 0 {
 			c.FaultByGroup[g.Name] = Fault{v1alpha1.InvalidSpec, strings.ReplaceAll(errors.Join(errs...).Error(), "\n", "; ")}
 			continue
+		}
+		launcher := launcherByCloudGroup[cloudGroupKey(g)]
+		if launcher == "" && g.Spec.ScaleUp != nil {
+			launcherByCloudGroup[cloudGroupKey(g)] = g.Name
 		}
 		selector, err := metav1.LabelSelectorAsSelector(&g.Spec.NodeSelector)
 		if err != nil {
@@ -67,21 +71,23 @@ func AssignNodes(groups []v1alpha1.NodeGroup, nodes []corev1.Node) Assignment {
 			}
 		case len(older) > 0:
 			c.FaultByGroup[g.Name] = newOverlapFault(older)
-		case g.Spec.ScaleUp != nil && scalerByCloudGroup[g.Spec.Cloud] != "":
+		case g.Spec.ScaleUp != nil && launcher != "":
 			// Each would count all instances of the cloud group, and claim the new ones for its launches.
 			c.FaultByGroup[g.Name] = Fault{v1alpha1.OverlapsGroup, fmt.Sprintf(
 				"spec.cloud: provider %q, group %q: NodeGroup %s is older and launches instances there: only one of them may have scaleUp",
-				g.Spec.Cloud.Provider, g.Spec.Cloud.Group, scalerByCloudGroup[g.Spec.Cloud])}
+				g.Spec.Cloud.Provider, g.Spec.Cloud.Group, launcher)}
 		default:
-			if g.Spec.ScaleUp != nil {
-				scalerByCloudGroup[g.Spec.Cloud] = g.Name
-			}
 			for _, name := range own {
 				c.OwnerByNode[name] = g.Name
 			}
 		}
 	}
 	return c
+}
+
+// cloudGroupKey is the same for names that differ only in case, which are the same scale set at Azure.
+func cloudGroupKey(g *v1alpha1.NodeGroup) v1alpha1.CloudGroup {
+	return v1alpha1.CloudGroup{Provider: g.Spec.Cloud.Provider, Group: strings.ToLower(g.Spec.Cloud.Group)}
 }
 
 func newOverlapFault(theirs map[string][]string) Fault {

@@ -96,18 +96,21 @@ func TestI10OlderOfTwoOverlappingGroupsKeepsItsNodes(t *testing.T) {
 func TestI5OnlyOneNodeGroupScalesUpACloudGroup(t *testing.T) {
 	older, younger, other := newGroup("east"), newGroup("west"), newGroup("gpu")
 	younger.CreationTimestamp = metav1.NewTime(noon.Add(time.Second))
-	younger.Spec.Cloud = older.Spec.Cloud
+	younger.Spec.Cloud = v1alpha1.CloudGroup{Provider: older.Spec.Cloud.Provider, Group: "East"} // names at Azure have no case
 	for _, g := range []*v1alpha1.NodeGroup{older, younger} {
 		g.Spec.ScaleUp, g.Spec.MaxSize = &v1alpha1.ScaleUp{}, new(int32(9))
 	}
 	nodes := []corev1.Node{newNode("a", "east"), newNode("b", "west"), newNode("c", "gpu")}
 	c := AssignNodes([]v1alpha1.NodeGroup{*younger, *other, *older}, nodes)
-	want := `spec.cloud: provider "sim", group "east": NodeGroup east is older and launches instances there`
+	want := `spec.cloud: provider "sim", group "East": NodeGroup east is older and launches instances there`
 	if f := c.FaultByGroup["west"]; f.Reason != v1alpha1.OverlapsGroup || !strings.Contains(f.Message, want) {
 		t.Errorf("the younger: %+v", f)
 	}
 	if len(c.FaultByGroup) != 1 || c.OwnerByNode["a"] != "east" || c.OwnerByNode["b"] != "" || c.OwnerByNode["c"] != "gpu" {
 		t.Errorf("%+v", c)
+	}
+	for i, owner := range []string{"east", "", "gpu"} { // the same result as with all nodes
+		check.Is(t, owner, AssignNodes([]v1alpha1.NodeGroup{*younger, *other, *older}, nodes[i:i+1]).OwnerByNode[nodes[i].Name])
 	}
 	older.Spec.ScaleUp = nil // only its nodes are retired
 	check.Is(t, "west", AssignNodes([]v1alpha1.NodeGroup{*younger, *older}, nodes).OwnerByNode["b"])
