@@ -100,10 +100,7 @@ type pool struct {
 	mu sync.Mutex
 	// firstObservation is the newest observation when this provider first read the pool.
 	firstObservation time.Time
-	// surplus is by how much the active machines exceeded the desired size, at the last termination. surplusPeriod began
-	// when it last increased.
-	surplus       int
-	surplusPeriod settlePeriod
+	surplus          surplus
 }
 
 // lackingObservations holds the time of the first observation that lacked a machine, by name of the pool.

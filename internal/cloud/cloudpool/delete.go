@@ -40,11 +40,7 @@ func (p *Provider) DeleteKeepingSize(ctx context.Context, providerID string) (cl
 }
 
 func (p *Provider) deleteMachine(ctx context.Context, providerID string, options cloud.DeleteOptions) (cloud.Operation, error) {
-	f, err := p.findInFreshObservation(ctx, providerID, options, func() (foundMachine, error) { return p.findMachine(ctx, providerID) })
-	if err != nil {
-		return cloud.Operation{}, err
-	}
-	return p.terminate(ctx, f, options)
+	return p.findAndTerminate(ctx, providerID, options, func() (foundMachine, error) { return p.findMachine(ctx, providerID) })
 }
 
 // DeleteMember deletes a machine by its ID in the pool. The machine need not exist in the cloud yet.
@@ -53,7 +49,7 @@ func (p *Provider) DeleteMember(ctx context.Context, group, id string, options c
 	if err != nil {
 		return cloud.Operation{}, err
 	}
-	f, err := p.findInFreshObservation(ctx, id, options, func() (foundMachine, error) {
+	return p.findAndTerminate(ctx, id, options, func() (foundMachine, error) {
 		o, err := p.observePool(ctx, pool)
 		if err != nil {
 			return foundMachine{}, err
@@ -65,16 +61,29 @@ func (p *Provider) DeleteMember(ctx context.Context, group, id string, options c
 		}
 		return foundMachine{}, &cloud.NotFoundError{Kind: "instance", Name: id}
 	})
+}
+
+// findAndTerminate terminates the machine that findMachine returns.
+func (p *Provider) findAndTerminate(ctx context.Context, name string, options cloud.DeleteOptions, findMachine func() (foundMachine, error)) (cloud.Operation, error) {
+	f, err := p.findInFreshObservation(ctx, name, options, findMachine)
+	if err != nil {
+		return cloud.Operation{}, err
+	}
+	pool := f.observation.pool
+	if !pool.sizeLock.TryLock() { // a growth in between would prevent the server from decreasing the desired size
+		pool.sizeLock.Lock()
+		f, err = p.findInFreshObservation(ctx, name, options, findMachine) // the other change may have taken minutes
+	}
+	defer pool.sizeLock.Unlock()
 	if err != nil {
 		return cloud.Operation{}, err
 	}
 	return p.terminate(ctx, f, options)
 }
 
+// terminate terminates a machine. The caller holds its pool's sizeLock.
 func (p *Provider) terminate(ctx context.Context, f foundMachine, options cloud.DeleteOptions) (cloud.Operation, error) {
 	pool := f.observation.pool
-	pool.sizeLock.Lock() // a growth in between would prevent the server from decreasing the desired size
-	defer pool.sizeLock.Unlock()
 	started := time.Now().UTC()
 	o := operation{Machine: f.ProviderID, Observed: f.observation.at}
 	switch begun, err := p.beginTermination(f); {
@@ -155,23 +164,23 @@ func (p *Provider) reasonToAwaitOthers(ctx context.Context, o *observation, opti
 	if err != nil {
 		return "", toProviderError(o.pool.name, err)
 	}
-	active := 0
+	active := p.countActive(o)
+	o.pool.mu.Lock()
+	defer o.pool.mu.Unlock()
+	if o.pool.surplus.hasSettled(o.at, active, size.Desired, p.config.settleTime()) {
+		return "", nil
+	}
+	return fmt.Sprintf("the pool has %d active machines and a desired size of %d, so another client may have terminated one", active, size.Desired), nil
+}
+
+// countActive returns the number of active machines without those that this process has terminated.
+func (p *Provider) countActive(o *observation) (active int) {
 	for i := range o.machines {
 		if m := &o.machines[i]; m.IsActive() && !p.isTerminating(o, ProviderID(o.pool.name, m)) {
 			active++
 		}
 	}
-	surplus := max(0, active-size.Desired)
-	o.pool.mu.Lock()
-	defer o.pool.mu.Unlock()
-	if surplus > o.pool.surplus {
-		o.pool.surplusPeriod = settlePeriod{before: o.at}
-	}
-	o.pool.surplus = surplus
-	if surplus == 0 || o.pool.surplusPeriod.isOver(o.at, p.config.settleTime()) {
-		return "", nil
-	}
-	return fmt.Sprintf("the pool has %d active machines and a desired size of %d, so another client may have terminated one", active, size.Desired), nil
+	return active
 }
 
 // beginTermination records the start of a machine's termination and returns true. It returns false if a

@@ -32,6 +32,7 @@ type failingServer struct {
 	observed time.Time
 	frozen   bool // no new observation
 	surplus  int  // by how much the machine exceeds the desired size
+	idle     bool // the machine is not a member of its pool
 	page     bool // answer terminations with a page
 	requests []wire.Removal
 }
@@ -45,8 +46,8 @@ func (s *failingServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if !s.frozen {
 			s.observed = s.observed.Add(time.Second)
 		}
-		fmt.Fprintf(w, `{"timestamp":%q,"machines":[{"id":%q,"machineState":"REQUESTED","membershipStatus":{"active":true,"evictable":true}}]}`,
-			s.observed.Format(time.RFC3339), s.id)
+		fmt.Fprintf(w, `{"timestamp":%q,"machines":[{"id":%q,"machineState":"REQUESTED","membershipStatus":{"active":%t,"evictable":true}}]}`,
+			s.observed.Format(time.RFC3339), s.id, !s.idle)
 		return
 	}
 	var asked struct {
@@ -170,6 +171,24 @@ func TestI4MachineTerminatedByOtherProcessIsNotTerminatedAgain(t *testing.T) {
 	deleteLater(time.Second, 0)
 	deleteLater(time.Second, 0)
 	deleteLater(time.Minute, 1) // the pool has more machines than desired
+	for name, forget := range map[string]func(pool *pool){
+		"the observation showed the other termination": func(*pool) {
+			s.idle = true
+			must.NoError(t, check.Err(p.Instances(t.Context(), "workers")))
+			s.idle = false
+		},
+		"the surplus was seen long ago": func(pool *pool) { pool.surplus.updated = time.Now().Add(-time.Hour) },
+	} {
+		t.Log(name)
+		p = newTestProvider(t, s)
+		s.surplus, s.requests = 1, nil
+		deleteLater(0, 0)
+		deleteLater(time.Second, 0)
+		deleteLater(time.Second, 0)
+		s.observed = s.observed.Add(time.Hour)
+		forget(p.pools["workers"])
+		deleteLater(0, 0)
+	}
 	p = newTestProvider(t, s)
 	s.surplus, s.requests = 0, nil
 	deleteLater(0, 0)

@@ -27,13 +27,15 @@ func (p *Provider) observePool(ctx context.Context, pool *pool) (observation, er
 		return observation{}, toProviderError(pool.name, err)
 	}
 	p.recordSeenMachines(pool, &read)
+	o := observation{pool, read.Timestamp, read.Machines}
+	active := p.countActive(&o)
 	pool.mu.Lock()
 	defer pool.mu.Unlock()
 	if pool.firstObservation.IsZero() {
 		pool.firstObservation = read.Timestamp
 	}
-	pool.surplusPeriod.recordObservation(read.Timestamp)
-	return observation{pool, read.Timestamp, read.Machines}, nil
+	pool.surplus.recordObservation(o.at, active)
+	return o, nil
 }
 
 // recordSeenMachines records for each machine which pool lists it, that it is not missing, and the settle period of its

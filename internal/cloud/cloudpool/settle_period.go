@@ -21,3 +21,30 @@ func (s *settlePeriod) recordObservation(at time.Time) {
 func (s *settlePeriod) isOver(at time.Time, settleTime time.Duration) bool {
 	return !s.after.IsZero() && at.Sub(s.after) >= settleTime
 }
+
+// surplus is by how much the active machines of a pool exceed its desired size. The deletions of machines update it.
+type surplus struct {
+	count, desired int
+	updated        time.Time    // by this machine's clock
+	period         settlePeriod // since count last increased
+}
+
+// maxSurplusAge is when a surplus counts as new, because nobody knows whether it has lasted. Deletions that wait for it are
+// retried more often.
+const maxSurplusAge = 10 * time.Minute
+
+// recordObservation records the number of active machines in an observation.
+func (s *surplus) recordObservation(at time.Time, active int) {
+	s.period.recordObservation(at)
+	s.count = min(s.count, max(0, active-s.desired))
+}
+
+// hasSettled updates the surplus, and reports whether it is zero or has lasted for settleTime.
+func (s *surplus) hasSettled(at time.Time, active, desired int, settleTime time.Duration) bool {
+	count := max(0, active-desired)
+	if count > s.count || time.Since(s.updated) > maxSurplusAge {
+		s.period = settlePeriod{before: at}
+	}
+	s.count, s.desired, s.updated = count, desired, time.Now()
+	return count == 0 || s.period.isOver(at, settleTime)
+}
