@@ -306,6 +306,24 @@ func TestNonEvictableMachineIsProtected(t *testing.T) {
 	}
 }
 
+// TestCreationTimeStaysWhenTheMachineRuns has servers that set launchTime when the machine runs.
+func TestCreationTimeStaysWhenTheMachineRuns(t *testing.T) {
+	requested, launched := time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC), time.Date(2026, 1, 2, 3, 10, 0, 0, time.UTC)
+	for name, c := range map[string]struct {
+		machine wire.Machine
+		want    time.Time
+	}{
+		"requested":                  {wire.Machine{RequestTime: &requested}, requested},
+		"requested and launched":     {wire.Machine{RequestTime: &requested, LaunchTime: &launched}, requested},
+		"without a time of requests": {wire.Machine{LaunchTime: &launched}, launched},
+		"without times":              {},
+	} {
+		p := newTestProvider(t, &failingServer{})
+		i := p.toInstance(&observation{pool: &pool{name: "workers", config: PoolConfig{Name: "workers"}}}, &c.machine)
+		check.Not(t, !i.Created.Equal(c.want), "%s: created %s, want %s", name, i.Created, c.want)
+	}
+}
+
 func TestFulfilledSpotRequestNamesItsEarlierID(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		const head = `{"machineState": "RUNNING", "cloudProvider": "AWS-SPOT", "region": "eu-west-1", "id": "`

@@ -154,11 +154,10 @@ func (p *Provider) toInstance(o *observation, m *wire.Machine) cloud.Instance {
 	if i.DeletionProtected {
 		i.DeletionProtectionReason = "its membershipStatus is not evictable"
 	}
-	switch {
-	case m.LaunchTime != nil:
-		i.Created = *m.LaunchTime
-	case m.RequestTime != nil:
-		i.Created = *m.RequestTime
+	for _, at := range []*time.Time{m.RequestTime, m.LaunchTime} { // a server sets the launch time of a requested machine later
+		if at != nil && (i.Created.IsZero() || at.Before(i.Created)) {
+			i.Created = *at
+		}
 	}
 	if i.State == cloud.Failed {
 		i.Message = "the pool's cloud has rejected the request for the machine"

@@ -61,6 +61,9 @@ type Instance struct {
 	Template, Launch string
 	// Since is when the instance was first seen.
 	Since metav1.Time
+
+	uniqueID string    // as last listed in this process
+	created  time.Time // as last listed in this process; zero before that
 }
 
 // Answer is a cloud's answer to a launch.
@@ -199,13 +202,16 @@ func (s *Observation) appearedSince(i cloud.Instance, launchedAt time.Time) bool
 
 // DropReusedIDs returns the recorded instances without those that the cloud has created anew since they were first
 // seen. Some clouds reuse provider IDs, and Slipway has not launched the new instance (invariant I4). The creation times
-// must be the cloud's, because a Node may be much younger than its instance.
+// must be the cloud's, because a Node may be much younger than its instance. A late creation time alone is no proof: the
+// cloud's clock may be ahead.
 func DropReusedIDs(recorded []Instance, shown []cloud.Instance) []Instance {
-	created := map[string]time.Time{}
+	byID := map[string]cloud.Instance{}
 	for _, i := range shown {
-		created[i.ProviderID] = i.Created
+		byID[i.ProviderID] = i
 	}
 	return slices.DeleteFunc(slices.Clone(recorded), func(r Instance) bool {
-		return created[r.ProviderID].After(r.Since.Add(maxClockSkew))
+		i := byID[r.ProviderID]
+		isAnother := r.uniqueID != "" && i.UniqueID != "" && i.UniqueID != r.uniqueID || !r.created.IsZero() && !i.Created.Equal(r.created)
+		return isAnother && i.Created.After(r.Since.Add(maxClockSkew))
 	})
 }

@@ -143,6 +143,7 @@ func TrackInstances(s Observation) Tracking {
 		} else if !ours {
 			r, ours = s.matchInstanceToLaunch(pending, i)
 		}
+		r.uniqueID, r.created = i.UniqueID, i.Created
 		switch join := s.JoinState(i); {
 		case (join == NodeUsable || join == NodeLeaving) && ours: // a retiring Node was Ready: its own retirement replaces it
 			out.Joined = append(out.Joined, r)

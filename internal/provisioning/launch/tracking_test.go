@@ -409,3 +409,28 @@ func TestI7EmptyListOfAGroupWithASizeErasesNothing(t *testing.T) {
 		})
 	}
 }
+
+// TestReusedIDNeedsASecondProof has a recorded instance with a creation time long after it was first seen.
+func TestReusedIDNeedsASecondProof(t *testing.T) {
+	late := start.Add(time.Hour)
+	for name, c := range map[string]struct {
+		before, now cloud.Instance
+		kept        int
+	}{
+		"the cloud's clock is ahead":    {cloud.Instance{Created: late}, cloud.Instance{Created: late}, 1},
+		"the time was not known before": {cloud.Instance{}, cloud.Instance{Created: late}, 1},
+		"the unique ID was not known":   {cloud.Instance{Created: late}, cloud.Instance{Created: late, UniqueID: "2"}, 1},
+		"created anew":                  {cloud.Instance{Created: start}, cloud.Instance{Created: late}, 0},
+		"another unique ID":             {cloud.Instance{Created: late, UniqueID: "1"}, cloud.Instance{Created: late, UniqueID: "2"}, 0},
+	} {
+		listed := func(i cloud.Instance) []cloud.Instance {
+			i.ProviderID, i.State = "c", cloud.Pending
+			return []cloud.Instance{i}
+		}
+		v := TrackInstances(newObservation(func(s *Observation) {
+			s.Instances, s.Group.Size = listed(c.before), 1
+			s.Unjoined = []Instance{{ProviderID: "c", Template: "m4", Launch: "1", Since: metav1.NewTime(start)}}
+		}))
+		check.Is(t, c.kept, len(DropReusedIDs(v.Unjoined, listed(c.now))), name)
+	}
+}
