@@ -96,6 +96,9 @@ type replacementScope struct {
 	group       *v1alpha1.NodeGroup
 	cloud       cloud.Provider
 	log         *slog.Logger
+	// podReasons are why the pods of the node need the replacement, from the last check of them. Waiting and Launched keep
+	// them, because they are all that is known of the pods when the Node is gone.
+	podReasons []v1alpha1.RetirementReason
 }
 
 // Reconcile decides whether a replacement is wanted, launches it, and records the state of the launch. It continues
@@ -126,6 +129,9 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 		return reconcile.Result{}, nil
 	}
 	l := &replacementScope{controller: c, rt: rt, lastWritten: rt.Status.Replacement.DeepCopy(), log: c.options.Log.With("retirement", rt.Name, "node", rt.Spec.NodeName)}
+	if rt.Status.Replacement != nil {
+		l.podReasons = selectPodReasons(rt.Status.Replacement.Reasons)
+	}
 	if wait, err := l.resolveGroupAndCloud(ctx); wait > 0 || err != nil {
 		return reconcile.Result{RequeueAfter: wait}, err
 	}
@@ -255,6 +261,9 @@ func (l *replacementScope) decideAndLaunch(ctx context.Context, record *v1alpha1
 		return 0, err
 	}
 	wanted := DecideWanted(need)
+	if checked := selectPodReasons(wanted.Reasons); len(checked) > 0 {
+		l.podReasons = checked
+	}
 	switch wanted.Outcome {
 	case None:
 		return 0, l.writeStateIfChanged(ctx, v1alpha1.ReplacementNotNeeded, wanted.Reasons...)
@@ -358,8 +367,10 @@ func (l *replacementScope) assessReplacementNeed(ctx context.Context) (n Need, n
 		return n, node, err
 	}
 	if node == nil { // the pods on a new Node of the same name belong to that Node
+		n.CheckedPods = l.podReasons
 		return n, node, nil
 	}
+	l.podReasons = nil
 	if n.Policy == v1alpha1.ReplaceWhenNeeded || n.Instance == InstanceExists {
 		if n.UnschedulablePods, err = l.controller.options.Placement.ListPodsNeedingNode(ctx, l.rt.Spec.NodeName); err != nil {
 			l.log.Warn("cannot tell whether the pods fit on other nodes", "err", err)
@@ -543,6 +554,14 @@ func (l *replacementScope) writeStateIfChanged(ctx context.Context, state v1alph
 	r := l.ensureStatus()
 	if r.State != state || elapsed.IsFuture(r.Since.Time, time.Now()) {
 		r.State, r.Since = state, metav1.Now().Rfc3339Copy()
+	}
+	if state == v1alpha1.ReplacementWaiting || state == v1alpha1.ReplacementLaunched {
+		reasons = slices.Clone(reasons)
+		for _, reason := range l.podReasons {
+			if !slices.Contains(reasons, reason) {
+				reasons = append(reasons, reason)
+			}
+		}
 	}
 	r.Reasons = reasons[:min(len(reasons), maxReasons)]
 	if state == v1alpha1.ReplacementWaiting {

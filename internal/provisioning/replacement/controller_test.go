@@ -106,6 +106,78 @@ func TestReplaceWhenNeededDecidesByThePodsAndTheMinimumSize(t *testing.T) {
 	}
 }
 
+// TestPodsOfADeletedNodeStillNeedTheirReplacement has no launch before the Node is deleted. After that its pods cannot be
+// checked.
+func TestPodsOfADeletedNodeStillNeedTheirReplacement(t *testing.T) {
+	refused := &cloud.RefusedError{Reason: cloud.NoQuota, Err: errors.New("used up")}
+	for name, tt := range map[string]struct {
+		before       func(*sim)
+		after        func(s *sim, run func(time.Duration)) // after the Node is deleted
+		waits, needs string
+	}{
+		"the cloud refuses the first launch": {
+			before: func(s *sim) { s.refuse = refused },
+			after:  func(s *sim, _ func(time.Duration)) { s.refuse = nil },
+			waits:  string(cloud.NoQuota), needs: NoRoom,
+		},
+		"the NodeGroup is missing for a while": {
+			before: func(s *sim) { s.refuse = refused },
+			after: func(s *sim, run func(time.Duration)) {
+				s.group.Name = "renamed"
+				run(time.Minute)
+				s.group.Name, s.refuse = groupName, nil
+			},
+			waits: string(cloud.NoQuota), needs: NoRoom,
+		},
+		"the cloud does not replace it after all": {
+			before: func(s *sim) { s.restores = true },
+			after:  func(s *sim, _ func(time.Duration)) { s.size-- },
+			waits:  CloudReplaces, needs: NoRoom,
+		},
+		"the pods could not be checked": {
+			before: func(s *sim) { s.placementErr = errors.New("cannot list the Pods") },
+			after:  func(*sim, func(time.Duration)) {},
+			waits:  RoomUnknown, needs: RoomUnknown,
+		},
+	} {
+		t.Run(name, simOf(3, func(t *testing.T, ctx context.Context, s *sim) {
+			s.group.Spec.Replacement = v1alpha1.ReplaceWhenNeeded
+			if tt.before(s); s.placementErr == nil {
+				s.unschedulable = []UnschedulablePod{{Pod: "shop/web-1", Why: "fits on no other node"}}
+			}
+			c := s.newController(t)
+			s.preemptInstance(t, "vm-0")
+			s.run(ctx, c, time.Minute)
+			s.expect(t, "vm-0", v1alpha1.ReplacementWaiting, tt.waits, 0)
+			must.NoError(t, s.records.Delete(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "vm-0"}}))
+			s.unschedulable, s.placementErr = nil, nil
+			tt.after(s, func(d time.Duration) { s.run(ctx, c, d) })
+			s.run(ctx, c, 20*time.Minute)
+			s.expect(t, "vm-0", v1alpha1.ReplacementReady, tt.needs, 1)
+		}))
+	}
+}
+
+// TestLastCheckOfThePodsDecides has pods that fit on another node before the instance is gone.
+func TestLastCheckOfThePodsDecides(t *testing.T) {
+	withSim(t, 3, func(t *testing.T, ctx context.Context, s *sim) {
+		three := int32(3)
+		s.group.Spec.Replacement, s.group.Spec.MaxSize = v1alpha1.ReplaceWhenNeeded, &three
+		s.unschedulable = []UnschedulablePod{{Pod: "shop/web-1", Why: "fits on no other node"}}
+		c := s.newController(t)
+		s.addNotice(t, "vm-0", "Preempt")
+		s.run(ctx, c, time.Minute)
+		s.expect(t, "vm-0", v1alpha1.ReplacementWaiting, NoRoom, 0)
+		s.unschedulable = nil
+		s.run(ctx, c, time.Minute)
+		s.expect(t, "vm-0", v1alpha1.ReplacementWaiting, RoomElsewhere, 0)
+		s.evictInstance(t, "vm-0")
+		must.NoError(t, s.records.Delete(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "vm-0"}}))
+		s.run(ctx, c, time.Minute)
+		s.expect(t, "vm-0", v1alpha1.ReplacementNotNeeded, NobodyNeedsIt, 0)
+	})
+}
+
 func TestI5AtMaxSizeReplacementWaitsUntilInstanceIsGone(t *testing.T) {
 	withSim(t, 3, func(t *testing.T, ctx context.Context, s *sim) {
 		three := int32(3)

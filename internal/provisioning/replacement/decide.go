@@ -95,6 +95,8 @@ type Need struct {
 	UnschedulablePods []UnschedulablePod
 	// PlacementErr is why placement could not find these pods.
 	PlacementErr error
+	// CheckedPods are the pod reasons of the last check, if the Node is gone. Its pods cannot be checked any more.
+	CheckedPods []v1alpha1.RetirementReason
 	// StayingNodes is how many nodes of the group stay. MinSize is the group's minimum. LeavingInstances are the provider
 	// IDs of retiring instances.
 	StayingNodes, MinSize int
@@ -119,7 +121,7 @@ func DecideWanted(n Need) Verdict {
 	case n.Ended != "" && n.Instance != InstanceGone:
 		return newVerdict(Wait, newReason(RetirementEnded, "", "waiting until the instance is gone: %s", n.Ended))
 	}
-	var wants []v1alpha1.RetirementReason
+	wants := slices.Clone(n.CheckedPods)
 	for _, h := range n.UnschedulablePods {
 		wants = append(wants, newReason(NoRoom, "pod "+h.Pod, "%s", h.Why))
 	}
@@ -238,6 +240,17 @@ func (s GroupSnapshot) WithoutInstance(providerID string) GroupSnapshot {
 	s.Size -= len(s.Instances) - len(rest)
 	s.Instances = rest
 	return s
+}
+
+// selectPodReasons returns the reasons for a launch that a check of the node's pods has found. If the check has failed, the
+// pods count as pods that fit on no other node.
+func selectPodReasons(reasons []v1alpha1.RetirementReason) (selected []v1alpha1.RetirementReason) {
+	for _, r := range reasons {
+		if r.Code == NoRoom || r.Code == RoomUnknown {
+			selected = append(selected, r)
+		}
+	}
+	return selected
 }
 
 func newVerdict(o Outcome, reasons ...v1alpha1.RetirementReason) Verdict { return Verdict{o, reasons} }

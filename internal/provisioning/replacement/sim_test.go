@@ -47,6 +47,7 @@ type sim struct {
 	maximum       int
 	restores      bool // the size keeps counting an evicted instance
 	unschedulable []UnschedulablePod
+	placementErr  error
 	at            func(moment, request string) error
 	requests      []string
 }
@@ -193,7 +194,7 @@ func (s *sim) newClient() client.Client {
 func (s *sim) ListPodsNeedingNode(context.Context, string) ([]UnschedulablePod, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.unschedulable, nil
+	return s.unschedulable, s.placementErr
 }
 
 func (s *sim) Name() string { return "sim" }
