@@ -171,7 +171,7 @@ func (v *Tracking) keepWhileListIsEmpty(s Observation, record map[string]Instanc
 	if !s.Now.Before(v.EmptySince.Add(SettleTime)) {
 		return
 	}
-	maps.Copy(v.FirstSeen, s.FirstSeen)
+	v.FirstSeen = maps.Clone(s.FirstSeen) // nil stays nil: the next read is the first that shows old instances
 	for _, id := range slices.Sorted(maps.Keys(record)) {
 		v.Unjoined = append(v.Unjoined, record[id])
 	}

@@ -375,20 +375,25 @@ func TestFutureTimesAreClamped(t *testing.T) {
 func TestI7EmptyListOfAGroupWithASizeErasesNothing(t *testing.T) {
 	all := []cloud.Instance{{ProviderID: "a", State: cloud.Running}, {ProviderID: "b", State: cloud.Running}, {ProviderID: "c", State: cloud.Pending}}
 	for name, c := range map[string]struct {
-		size    int
-		emptied time.Duration // how long the list is empty
-		record  int
-		claimed bool // whether the pending launch claims an old instance
+		size      int
+		emptied   time.Duration // how long the list is empty
+		record    int
+		claimed   bool // whether the pending launch claims an old instance
+		restarted bool // the empty list is the first read of the process
 	}{
-		"one read":              {4, 0, 1, false},
-		"until the settle time": {4, SettleTime, 0, true},
-		"the size is 0":         {0, 0, 0, true},
+		"one read":                    {4, 0, 1, false, false},
+		"the first read of a process": {4, 0, 1, false, true},
+		"until the settle time":       {4, SettleTime, 0, true, false},
+		"the size is 0":               {0, 0, 0, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newObservation(func(s *Observation) {
 				s.FirstSeen["c"] = start.Add(-time.Minute)
 				s.Unjoined = []Instance{{ProviderID: "c", Template: "m4", Launch: "1", Since: metav1.NewTime(start.Add(-time.Minute))}}
 				s.Pending = []PendingLaunch{{ID: "2", Count: 1, RequestedAt: start.Add(-time.Second), AnsweredAt: start.Add(-time.Second), Running: true}}
+				if c.restarted {
+					s.FirstSeen = nil
+				}
 			})
 			read := func(size int, list []cloud.Instance) Tracking {
 				s.Group.Size, s.Instances, s.ReadAt = size, list, s.Now
