@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -109,7 +110,7 @@ type forkedCluster struct {
 	templates    []*groupTemplate
 	// startingNodes are the Nodes that still count as provisioning. They are found once, because each check reads the Node.
 	startingNodes []string
-	siblingOfNew  map[string]string // a node of the same instance type, by the name of each Node younger than the join timeout
+	siblingOfNew  map[string]string // the node with the CSI drivers of its instance type, by the name of each new Node
 }
 
 // groupTemplate is a template of a group with derived values.
@@ -119,8 +120,11 @@ type groupTemplate struct {
 	position int // the position in the group's order
 	id       string
 	pods     []*filter.PodClass // the pods that every instance runs
-	sibling  string             // a node of the same instance type; "" if there is none
+	sibling  sibling
 }
+
+// sibling is a node that shows what a new node of its instance type will have. A name is "" if no node shows it.
+type sibling struct{ static, drivers string } // the nodes with the static pods and the CSI drivers
 
 // simulateInFork calls decide in a fork with started nodes and pending headroom pods.
 func (w *Input) simulateInFork(decide func(*forkedCluster) error) (err error) {
@@ -145,13 +149,13 @@ func (w *Input) simulateInFork(decide func(*forkedCluster) error) (err error) {
 				r.startingNodes = append(r.startingNodes, n.Name)
 				undo = append(undo, func() error { return w.Snapshot.SetNode(n) })
 				as = toStartedNode(n, startupTaints(g.Group), g.DevicesByNode[n.Name])
-			case !w.Now.Before(n.CreationTimestamp.Add(g.joinTimeout())):
+			case !g.isNew(n, w.Now):
 				continue
 			}
 			if err := w.Snapshot.SetNode(as); err != nil {
 				return err
 			}
-			r.siblingOfNew[n.Name] = siblings[n.Labels[corev1.LabelInstanceTypeStable]]
+			r.siblingOfNew[n.Name] = siblings[n.Labels[corev1.LabelInstanceTypeStable]].drivers
 		}
 		for _, slot := range r.makeHeadroomPods(g) {
 			key := placement.PodKey{Namespace: slot.Namespace, Name: slot.Name}
@@ -177,8 +181,8 @@ func startupTaints(g *v1alpha1.NodeGroup) []string {
 	return g.Spec.ScaleUp.StartupTaints
 }
 
-// addTemplates adds the templates of a group. siblings has a node of each instance type.
-func (r *forkedCluster) addTemplates(g *Group, siblings map[string]string) {
+// addTemplates adds the templates of a group. siblings has the sibling of each instance type.
+func (r *forkedCluster) addTemplates(g *Group, siblings map[string]sibling) {
 	for j := range g.Templates {
 		k := &groupTemplate{Template: &g.Templates[j], group: g, position: j, id: g.name() + "/" + g.Templates[j].Name}
 		if k.Node != nil {
@@ -189,9 +193,15 @@ func (r *forkedCluster) addTemplates(g *Group, siblings map[string]string) {
 	}
 }
 
-// findSiblings returns the name of a node of the group for each instance type.
-func (w *Input) findSiblings(g *Group) map[string]string {
-	nodes, siblings := map[string][]*corev1.Node{}, map[string]string{}
+// isNew reports whether a Node is younger than the join timeout. It may not have registered all of its CSI drivers.
+func (g *Group) isNew(n *corev1.Node, now time.Time) bool {
+	return now.Before(n.CreationTimestamp.Add(g.joinTimeout()))
+}
+
+// findSiblings returns the sibling of each instance type of the group. A new node without CSI drivers shows no drivers:
+// otherwise the pod that it was launched for would fit on no instance until its drivers have registered.
+func (w *Input) findSiblings(g *Group) map[string]sibling {
+	nodes, siblings := map[string][]*corev1.Node{}, map[string]sibling{}
 	for i := range g.Nodes {
 		n := g.Nodes[i].Object
 		instanceType := n.Labels[corev1.LabelInstanceTypeStable]
@@ -199,7 +209,13 @@ func (w *Input) findSiblings(g *Group) map[string]string {
 	}
 	for instanceType, same := range nodes {
 		slices.SortFunc(same, func(a, b *corev1.Node) int { return cmp.Compare(a.Name, b.Name) }) // the caller's order differs each time
-		siblings[instanceType] = planner.ChooseSibling(w.Snapshot, same)
+		name := planner.ChooseSibling(w.Snapshot, same)
+		is := sibling{static: name, drivers: name}
+		at := slices.IndexFunc(same, func(n *corev1.Node) bool { return n.Name == name })
+		if known := w.Snapshot.Nodes.Lookup(name); g.isNew(same[at], w.Now) && (known == nil || known.DriverCount() == 0) {
+			is.drivers = ""
+		}
+		siblings[instanceType] = is
 	}
 	return siblings
 }
@@ -235,7 +251,7 @@ func (r *forkedCluster) addPodsOfInstances() error {
 		for _, p := range pods {
 			k.pods = append(k.pods, r.Snapshot.ClassOfNewPod(p))
 		}
-		if n := r.Snapshot.Nodes.Lookup(k.sibling); n != nil {
+		if n := r.Snapshot.Nodes.Lookup(k.sibling.static); n != nil {
 			for _, p := range n.Pods {
 				if p.Facts.Flags&podrules.Mirror != 0 {
 					k.pods = append(k.pods, p.Class)
@@ -323,7 +339,7 @@ func (p *scaleUp) findTemplate(g *Group, name string) *groupTemplate {
 }
 
 func toPlannerTemplate(k *groupTemplate) *planner.Template {
-	return &planner.Template{Name: k.id, Node: k.Node, Pods: k.pods, Sibling: k.sibling, Cost: k.Cost}
+	return &planner.Template{Name: k.id, Node: k.Node, Pods: k.pods, Sibling: k.sibling.drivers, Cost: k.Cost}
 }
 
 // addInstance adds an instance of a template to the fork.

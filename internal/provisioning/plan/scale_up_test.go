@@ -322,14 +322,18 @@ func TestStaticPodsOfASiblingRunOnTemplates(t *testing.T) {
 	for name, c := range map[string]struct {
 		annotation string
 		kind       string
+		age        time.Duration
 		want       int
 	}{
-		"a static pod":                 {corev1.MirrorPodAnnotationKey, "m4", 0},
-		"a static pod of another type": {corev1.MirrorPodAnnotationKey, "m8", 1},
-		"another pod":                  {"other", "m4", 1},
+		"a static pod":                 {corev1.MirrorPodAnnotationKey, "m4", time.Hour, 0},
+		"a static pod of a new node":   {corev1.MirrorPodAnnotationKey, "m4", time.Minute, 0},
+		"a static pod of another type": {corev1.MirrorPodAnnotationKey, "m8", time.Hour, 1},
+		"another pod":                  {"other", "m4", time.Hour, 1},
 	} {
 		g := newNodeGroup("web", 20)
-		n := newNode("web", "a", machineResources("4", "16Gi"), func(n *corev1.Node) { n.Labels[corev1.LabelInstanceTypeStable] = c.kind })
+		n := newNode("web", "a", machineResources("4", "16Gi"), func(n *corev1.Node) {
+			n.Labels[corev1.LabelInstanceTypeStable], n.CreationTimestamp = c.kind, metav1.NewTime(start.Add(-c.age))
+		})
 		p := newPod("kube-proxy", "a", "3", "1Gi", func(p *corev1.Pod) { p.Annotations = map[string]string{c.annotation: "x"} })
 		w := newWorld(t, []Group{newGroup(g, newKind(g, "m4", "4", "16Gi"))}, []*corev1.Node{n}, append(newPendingPods(1, "2", "1Gi"), p))
 		check.Is(t, c.want, launchCounts(decideUp(t, w))["web/m4"], name)
@@ -460,14 +464,18 @@ func TestNoInstanceIsLaunchedTwiceForAPodWithVolumes(t *testing.T) {
 		notReady bool
 		alone    bool // there is no other node
 		want     int
+		nowhere  bool // the pod fits on no instance
 	}{
-		"in-tree volume, starting":         {volume: inTree, age: time.Minute, notReady: true},
-		"in-tree volume, starting, alone":  {volume: inTree, age: time.Minute, notReady: true, alone: true},
-		"in-tree volume, joined":           {volume: inTree, age: time.Minute},
-		"in-tree volume, joined long ago":  {volume: inTree, age: time.Hour, want: 1},
-		"required driver, starting":        {age: time.Minute, notReady: true},
-		"required driver, joined":          {age: time.Minute},
-		"required driver, joined long ago": {age: time.Hour, want: 1},
+		"in-tree volume, starting":                {volume: inTree, age: time.Minute, notReady: true},
+		"in-tree volume, starting, alone":         {volume: inTree, age: time.Minute, notReady: true, alone: true},
+		"in-tree volume, joined":                  {volume: inTree, age: time.Minute},
+		"in-tree volume, joined long ago":         {volume: inTree, age: time.Hour, want: 1},
+		"required driver, starting":               {age: time.Minute, notReady: true},
+		"required driver, starting, alone":        {age: time.Minute, notReady: true, alone: true},
+		"required driver, joined":                 {age: time.Minute},
+		"required driver, joined, alone":          {age: time.Minute, alone: true},
+		"required driver, joined long ago":        {age: time.Hour, want: 1},
+		"required driver, joined long ago, alone": {age: time.Hour, alone: true, nowhere: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			isRequired, g := true, newNodeGroup("web", 20)
@@ -491,7 +499,9 @@ func TestNoInstanceIsLaunchedTwiceForAPodWithVolumes(t *testing.T) {
 			must.NoError(t, st.SetCSINode(newCSINode("joined")))
 			must.NoError(t, st.SetCSINode(newCSINode("full", storagev1.CSINodeDriver{Name: driver})))
 			for range 2 { // the first decision changes nothing
-				check.Is(t, c.want, launchCounts(decideUp(t, w))["web/m4"])
+				d := decideUp(t, w)
+				check.Is(t, c.want, launchCounts(d)["web/m4"])
+				check.Is(t, c.nowhere, outcomeCounts(d)[Unschedulable] == 1, d.Pods)
 			}
 			verdict, err := w.Snapshot.JudgeRecreatedPod(w.Pods[0].Key, "joined")
 			check.Not(t, err != nil || verdict.Outcome == placement.Fits, "%v, %v: the Node has the drivers of another one after the decision", verdict, err)
