@@ -1,6 +1,7 @@
 package openstack
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/base64"
@@ -101,9 +102,14 @@ func (p *Provider) assignZones(ctx context.Context, g *group, count int) (zones 
 			perZone[m.Zone]++
 		}
 	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	for i := range zones {
-		zones[i] = slices.MinFunc(g.AvailabilityZones, func(a, b string) int { return perZone[cutHost(a)] - perZone[cutHost(b)] })
+		zones[i] = slices.MinFunc(g.AvailabilityZones, func(a, b string) int { // Nova does not report the host that one of them may name
+			return cmp.Or(perZone[cutHost(a)]-perZone[cutHost(b)], g.assigned[a]-g.assigned[b])
+		})
 		perZone[cutHost(zones[i])]++
+		g.assigned[zones[i]]++
 	}
 	return zones, nil
 }

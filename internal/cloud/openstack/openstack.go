@@ -92,6 +92,8 @@ type group struct {
 	mu            sync.Mutex
 	cachedNames   *resolvedNames
 	loggedMissing string // the missing flavors that were last logged
+	// assigned counts the servers that this process has assigned to each of the AvailabilityZones.
+	assigned map[string]int
 }
 
 func (g *group) String() string { return "group " + g.Name }
@@ -117,7 +119,7 @@ func New(c Config, o Options) (*Provider, error) {
 		servers: sharedread.Reader[[]servers.Server]{ReuseFor: serverListTTL},
 	}
 	for i := range c.Groups {
-		g := &group{GroupConfig: c.Groups[i]}
+		g := &group{GroupConfig: c.Groups[i], assigned: map[string]int{}}
 		if g.userData, err = parseAndTestUserData(&g.GroupConfig, o.Joiner != nil); err != nil {
 			return nil, fmt.Errorf("openstack groups[%d].%w", i, err)
 		}

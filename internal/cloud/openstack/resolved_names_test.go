@@ -92,6 +92,24 @@ func TestZoneWithAHostCountsAsTheZone(t *testing.T) {
 	check.Not(t, err != nil || !slices.Equal(zones, []string{"az2:host2", "az1:host1"}), "%q, %v, want the empty zone first", zones, err)
 }
 
+// TestHostsOfAZoneAreFilledEvenly has a zone with two hosts, and launches of one and of four servers.
+func TestHostsOfAZoneAreFilledEvenly(t *testing.T) {
+	s := newFakeOpenStack(t)
+	s.addDefaults()
+	p := s.newProvider("south")
+	g := p.groups[0]
+	g.AvailabilityZones = []string{"az1:host1", "az1:host2", "az2:host3"}
+	servers := map[string]int{}
+	for _, count := range []int{1, 1, 4} {
+		zones, err := p.assignZones(t.Context(), g, count)
+		must.NoError(t, err)
+		for _, z := range zones {
+			servers[z]++
+		}
+	}
+	check.Equal(t, map[string]int{"az1:host1": 2, "az1:host2": 2, "az2:host3": 2}, servers)
+}
+
 func TestUnreadableFlavorIsSkipped(t *testing.T) {
 	s := newFakeOpenStack(t)
 	s.addList("v2.1/flavors/detail", "flavors",
