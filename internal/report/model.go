@@ -476,8 +476,11 @@ func sumDrains(drains []Drain) Totals {
 		for _, p := range d.Pods {
 			name := d.Node + "/" + podKey(drain.PodReport{Namespace: p.Namespace, Name: p.Name})
 			key := name + p.UID
+			if p.UID == "" && !p.IsNotRemoved() {
+				key += d.StartedAt.String()
+			}
 			if !counted[key] && !(p.IsNotRemoved() && (counted[name] || p.UID == "" && named[name])) {
-				counted[key] = true
+				counted[key], counted[name] = true, counted[name] || p.UID == ""
 				latest.Pods = append(latest.Pods, p)
 			}
 			named[name] = true

@@ -458,12 +458,16 @@ func TestPodOfLogCountsOnceInTheTotals(t *testing.T) {
 		return fmt.Sprintf(`{"node":"n","outcome":"drained","startedAt":"2026-03-01T12:0%[1]s:00Z","endedAt":"2026-03-01T12:0%[1]s:09Z","pods":[
 {"namespace":"shop","name":"web","uid":%[2]q,"action":"evict","end":%[3]q}]}`, minute, uid, end)
 	}
-	drained := line("0:09", "drained", `,"summary":"n: drained after 9.0s"`)
+	drainedIn := func(minute string) string { return line(minute+":09", "drained", `,"summary":"n: drained after 9.0s"`) }
+	drained := drainedIn("0")
 	for name, tt := range map[string]struct{ first, second, want string }{
 		"gone in a later report":           {log("0", ""), report("1", "u1", "stopped"), "1 gone, 0 remaining"},
 		"remaining in a later report":      {log("0", ""), report("1", "u1", ""), "0 gone, 1 remaining"},
 		"remaining in an earlier report":   {report("0", "u1", ""), log("1", ""), "0 gone, 1 remaining"},
 		"another one, the first was gone":  {log("0", drained), report("1", "u2", "stopped"), "2 gone, 0 remaining"},
+		"both gone in logs":                {log("0", drained), log("1", drainedIn("1")), "2 gone, 0 remaining"},
+		"the same log twice":               {log("0", drained), log("0", drained), "1 gone, 0 remaining"},
+		"gone in a later log":              {report("0", "u1", ""), log("1", drainedIn("1")), "1 gone, 0 remaining"},
 		"another one, the first, reported": {report("0", "u1", "stopped"), log("1", ""), "1 gone, 1 remaining"},
 	} {
 		var in Inputs
