@@ -67,7 +67,7 @@ func NewMetrics(r *observe.Registry) *Metrics {
 		planned:        r.Gauge("slipway_agent_planned_notices", "Notices for this instance that are not due yet.", "type"),
 		lastRead:       r.Gauge("slipway_agent_last_read_timestamp_seconds", "When a source of notices was last read successfully, in seconds since the epoch; 0 is never.", "source"),
 		deadline:       r.Gauge("slipway_agent_deadline_timestamp_seconds", "When the next interruption is due, in seconds since the epoch; 0 is none.").With(),
-		drainPods:      r.Gauge("slipway_drain_pods", "Pods of the running drain, by state.", "state"),
+		drainPods:      r.Gauge("slipway_drain_pods", "Pods of the running drain, by state. After a drain, gone and stayed keep their values.", "state"),
 		obstructedPods: r.Gauge("slipway_drain_blocked_pods", "Pods that cannot be evicted, by reason.", "reason"),
 		drains:         r.Counter("slipway_drains_total", "Finished drains, by outcome.", "outcome"),
 		drainSeconds: r.Histogram("slipway_drain_seconds", "Duration of drains, in seconds.",
@@ -156,6 +156,16 @@ func (m *Metrics) setDrainProgress(p drain.Progress) {
 	}
 }
 
+// clearRemainingPods sets the pods that a drain waits for to 0, because an ended drain waits for none. Alerts would
+// fire otherwise until the next drain.
+func (m *Metrics) clearRemainingPods() {
+	m.drainPods.With("stopping").Set(0)
+	m.drainPods.With("waiting").Set(0)
+	for _, o := range obstacleLabels {
+		m.obstructedPods.With(string(o)).Set(0)
+	}
+}
+
 func (m *Metrics) recordDrain(r drain.Report) {
 	m.drains.With(string(r.Outcome)).Inc()
 	m.drainSeconds.Observe(r.EndedAt.Sub(r.StartedAt).Seconds())
@@ -196,7 +206,8 @@ func (m *Metrics) SurgeRefused(reason string) { m.surgeRefusals.With(reason).Inc
 // RecordRestored implements surge.Metrics.
 func (m *Metrics) RecordRestored() { m.surgesRestored.Inc() }
 
-// updateNoticeMetrics sets the gauges that count the notices that have not ended.
+// updateNoticeMetrics sets the gauges that count the notices that have not ended. Without a drain it also clears the gauges
+// of the last drain.
 func (a *Agent) updateNoticeMetrics() {
 	live, planned := map[notice.Type]int{}, map[notice.Type]int{}
 	for _, s := range a.snapshots {
@@ -226,4 +237,7 @@ func (a *Agent) updateNoticeMetrics() {
 	a.options.Metrics.deadline.Set(toUnixSeconds(due))
 	a.options.Metrics.yielded.Set(float64(left))
 	a.options.Metrics.waitingForSlot.Set(float64(waiting))
+	if a.drain == nil {
+		a.options.Metrics.clearRemainingPods()
+	}
 }

@@ -79,6 +79,37 @@ func TestMetricsFollowPollsAndDrains(t *testing.T) {
 	}
 }
 
+func TestEndedDrainLeavesNoBlockedPods(t *testing.T) {
+	for name, c := range map[string]struct {
+		kind notice.Type
+		end  func(*testNode)
+	}{
+		"its notice is cancelled": {notice.Reboot, func(m *testNode) { m.source.setNotices() }},
+		"it gives up":             {notice.Condition, func(*testNode) { time.Sleep(10 * time.Minute) }},
+	} {
+		t.Run(name, testNodeTest(time.Minute, func(t *testing.T, m *testNode) {
+			r, n := observe.NewRegistry(), newNotice(c.kind, "X", 15*time.Minute)
+			m.source.name = n.Source
+			m.denyEvictions("shop/web")
+			m.startAgent(t, 0, func(o *Options) {
+				o.Metrics, o.ConditionDrainTimeout = NewMetrics(r), 10*time.Minute
+				o.Policy.ActionByCondition = map[string]Action{"X": Drain}
+			})
+			m.source.setNotices(n)
+			time.Sleep(time.Minute)
+			blocked, waiting := `slipway_drain_blocked_pods{reason="disruption-budget"} `, `slipway_drain_pods{state="waiting"} `
+			page := scrape(t, r)
+			check.Contains(t, page, blocked+"1\n")
+			check.Contains(t, page, waiting+"1\n")
+			c.end(m)
+			time.Sleep(time.Minute)
+			page = scrape(t, r)
+			check.Contains(t, page, blocked+"0\n")
+			check.Contains(t, page, waiting+"0\n")
+		}))
+	}
+}
+
 func TestAgentRecordsCanBeReportedByOthers(t *testing.T) {
 	seen := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	h := noticeState{
