@@ -124,20 +124,23 @@ func newMessage(node string, moment notify.Moment, h *noticeState, now time.Time
 // summarizeMoment returns one line of text about the moment of a message.
 func summarizeMoment(m notify.Message, h *noticeState) string {
 	what := fmt.Sprintf("node %s: %s (%s)", m.NodeName, m.Event.EventType, m.Event.EventId)
+	due, passed := fmt.Sprintf("is due in %d s", m.SecondsLeft), "the deadline has passed"
+	if m.Deadline.IsZero() {
+		due, passed = "has no deadline", "the drain has timed out"
+	}
 	switch m.Moment {
 	case notify.Detected:
-		return fmt.Sprintf("%s is due in %d s: %s", what, m.SecondsLeft, m.Action)
+		return fmt.Sprintf("%s %s: %s", what, due, m.Action)
 	case notify.Blocked:
 		why := make([]string, len(h.drainResult.blocked))
 		for i, b := range h.drainResult.blocked {
 			why[i] = b.String()
 		}
-		return fmt.Sprintf("%s is due in %d s, and %d pods cannot be evicted: %s", what, m.SecondsLeft, len(why),
-			strings.Join(why, "; "))
+		return fmt.Sprintf("%s %s, and %d pods cannot be evicted: %s", what, due, len(why), strings.Join(why, "; "))
 	case notify.Drained, notify.DeadlinePassed:
 		how := "drained in time"
 		if m.Moment == notify.DeadlinePassed {
-			how = "the deadline has passed, and the node is not drained"
+			how = passed + ", and the node is not drained"
 		}
 		if h.drainResult.report == nil {
 			return what + ": " + how

@@ -190,6 +190,29 @@ func TestMessageHasAllTemplateFields(t *testing.T) {
 	})
 }
 
+func TestSummarySaysThatANoticeHasNoDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, h := newNotifyingAgent(slowLookupAPI{}, &fakeNotifier{})
+		blocked := drain.BlockedPod{Namespace: "shop", Pod: "db", Reason: drain.ObstaclePDB, PDB: "shop/db"}
+		h.drainResult.blocked = []drain.BlockedPod{blocked}
+		for _, c := range []struct {
+			kind   notice.Type
+			due    time.Time
+			moment notify.Moment
+			want   string
+		}{
+			{notice.Rebalance, time.Time{}, notify.Detected, "node node: Rebalance (id) has no deadline: drain"},
+			{notice.Condition, time.Time{}, notify.Blocked, "node node: Condition (id) has no deadline, and 1 pods cannot be evicted: " + blocked.String()},
+			{notice.Condition, time.Time{}, notify.DeadlinePassed, "node node: Condition (id): the drain has timed out, and the node is not drained"},
+			{notice.Reboot, time.Now(), notify.Blocked, "node node: Reboot (id) is due in 0 s, and 1 pods cannot be evicted: " + blocked.String()},
+			{notice.Reboot, time.Now(), notify.DeadlinePassed, "node node: Reboot (id): the deadline has passed, and the node is not drained"},
+		} {
+			h.Notice.Type, h.Decision.Deadline = c.kind, c.due
+			check.Is(t, c.want, newMessage("node", c.moment, h, time.Now()).Summary)
+		}
+	})
+}
+
 func TestW12NotificationsAreSentWithoutTheAPIServer(t *testing.T) {
 	for _, c := range []struct {
 		name string

@@ -18,7 +18,7 @@ const (
 	Blocked Moment = "blocked"
 	// Drained: all pods that had to leave have left.
 	Drained Moment = "drained"
-	// DeadlinePassed: the deadline passed before the node was drained.
+	// DeadlinePassed: the deadline passed before the node was drained. If the notice has no deadline, its drain has timed out.
 	DeadlinePassed Moment = "deadline-passed"
 	// Ended: the notice has ended or was cancelled, and the instance still runs.
 	Ended Moment = "over"
@@ -66,9 +66,9 @@ type Message struct {
 	Reason string `json:"reason"`
 	// Forced is true if the instance's processes end at the deadline, with all pods still on it.
 	Forced bool `json:"forced"`
-	// Deadline is when the interruption is due.
+	// Deadline is when the interruption is due; zero for a condition and a Rebalance.
 	Deadline time.Time `json:"deadline,omitzero"`
-	// SecondsLeft is the whole seconds from Time to Deadline; negative after it.
+	// SecondsLeft is the whole seconds from Time to Deadline; negative after it, and 0 without a deadline.
 	SecondsLeft int `json:"secondsLeft"`
 	// Summary describes the moment in one line, for people.
 	Summary string `json:"summary"`
