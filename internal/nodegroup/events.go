@@ -1,8 +1,6 @@
 package nodegroup
 
 import (
-	"strings"
-
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -32,8 +30,6 @@ const (
 	eventCancelled eventReason = "RetirementCancelled"
 )
 
-const eventAction = "Manage"
-
 // emitAcceptanceIfChanged writes an Event if the condition Accepted of the group has changed.
 func (c *Controller) emitAcceptanceIfChanged(g *v1alpha1.NodeGroup, was *metav1.Condition, is metav1.Condition) {
 	if was != nil && was.Status == is.Status && was.Reason == is.Reason && was.Message == is.Message {
@@ -51,7 +47,9 @@ func (c *Controller) emitAcceptanceIfChanged(g *v1alpha1.NodeGroup, was *metav1.
 		return
 	}
 	if !isFromFile(g) {
-		c.options.Events.Eventf(eventTarget(g), nil, eventType, string(reason), eventAction, "%s", observe.ClipBytes(is.Reason+": "+is.Message, maxMessage))
+		// The action contains the fault: if only the notes of Events differed, client-go would keep the first.
+		note := is.Reason + ": " + is.Message
+		c.options.Events.Eventf(eventTarget(g), nil, eventType, string(reason), observe.ClipEventAction(note), "%s", observe.ClipBytes(note, maxMessage))
 	}
 }
 
@@ -82,16 +80,9 @@ func (c *Controller) emitChangedDecisions(w *GroupSnapshot, decisions []Decision
 
 // decisionKey returns a string that is the same for decisions with the same verdict and rules. It does not contain the
 // pod names and times in the messages.
-func decisionKey(d *Decision) string {
-	parts := []string{string(d.Verdict)}
-	for _, r := range d.Reasons {
-		parts = append(parts, r.Rule)
-	}
-	return strings.Join(parts, " ")
-}
+func decisionKey(d *Decision) string { return string(d.Verdict) + " " + joinRules(d.Reasons) }
 
 func (c *Controller) emitDecision(w *GroupSnapshot, d *Decision) {
-	sentence := JoinReasons(d.Reasons)
 	log := c.options.Log.With("group", w.Group.Name, "node", d.Node, "verdict", d.Verdict, "reasons", d.Reasons)
 	var reason eventReason
 	switch d.Verdict {
@@ -107,19 +98,20 @@ func (c *Controller) emitDecision(w *GroupSnapshot, d *Decision) {
 		return
 	}
 	log.Info("decided")
-	c.emitNodeAndGroupEvent(w.Group, d.node.Object, reason, sentence)
+	c.emitNodeAndGroupEvent(w.Group, d.node.Object, reason, d.Reasons)
 }
 
 // emitNodeAndGroupEvent writes an Event on the Node and on the NodeGroup. It writes none on a NodeGroup from a file,
 // because that has no object.
-func (c *Controller) emitNodeAndGroupEvent(g *v1alpha1.NodeGroup, n *corev1.Node, reason eventReason, note string) {
+func (c *Controller) emitNodeAndGroupEvent(g *v1alpha1.NodeGroup, n *corev1.Node, reason eventReason, why []Reason) {
+	action, note := ToEventAction(why), JoinReasons(why)
 	node := &corev1.Node{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
 		ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID},
 	}
-	c.options.Events.Eventf(node, nil, corev1.EventTypeNormal, string(reason), eventAction, "%s", observe.ClipBytes(note, maxMessage))
+	c.options.Events.Eventf(node, nil, corev1.EventTypeNormal, string(reason), action, "%s", observe.ClipBytes(note, maxMessage))
 	if !isFromFile(g) {
-		c.options.Events.Eventf(eventTarget(g), node, corev1.EventTypeNormal, string(reason), eventAction, "%s", observe.ClipBytes("node "+n.Name+": "+note, maxMessage))
+		c.options.Events.Eventf(eventTarget(g), node, corev1.EventTypeNormal, string(reason), action, "%s", observe.ClipBytes("node "+n.Name+": "+note, maxMessage))
 	}
 }
 
@@ -130,5 +122,5 @@ func (c *Controller) emitRetirementCancelled(rt *v1alpha1.NodeRetirement, why st
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
 		ObjectMeta: metav1.ObjectMeta{Name: rt.Spec.NodeName, UID: rt.Spec.NodeUID},
 	}
-	c.options.Events.Eventf(node, nil, corev1.EventTypeNormal, string(eventCancelled), eventAction, "%s", observe.ClipBytes(why, maxMessage))
+	c.options.Events.Eventf(node, nil, corev1.EventTypeNormal, string(eventCancelled), "Cancel", "%s", observe.ClipBytes(why, maxMessage))
 }

@@ -3,6 +3,8 @@ package nodegroup
 import (
 	"strings"
 	"time"
+
+	"github.com/slipway-dev/slipway/internal/observe"
 )
 
 // Rules that keep a node. Each is a word that metrics, Events and people use.
@@ -39,6 +41,18 @@ func JoinReasons(reasons []Reason) string {
 		all = append(all, r.String())
 	}
 	return strings.Join(all, "; ")
+}
+
+// ToEventAction returns the rules of the reasons as the action of an Event. If only the notes of Events differed, client-go
+// would keep the first.
+func ToEventAction(reasons []Reason) string { return observe.ClipEventAction(joinRules(reasons)) }
+
+func joinRules(reasons []Reason) string {
+	all := make([]string, 0, len(reasons))
+	for _, r := range reasons {
+		all = append(all, r.Rule)
+	}
+	return strings.Join(all, "-")
 }
 
 // Verdict says what happens to a node.

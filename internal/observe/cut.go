@@ -15,6 +15,12 @@ const maxNoteBytes = 1024
 // ClipEventNote clips a text to the API server's length limit for the note of an Event.
 func ClipEventNote(text string) string { return ClipChars(text, maxNoteBytes/utf8.UTFMax) }
 
+// maxActionBytes is the API server's limit for the action of an Event, in bytes.
+const maxActionBytes = 128
+
+// ClipEventAction clips a text to the API server's length limit for the action of an Event.
+func ClipEventAction(text string) string { return ClipBytes(text, maxActionBytes) }
+
 // ClipChars clips a text to at most the given number of characters, which must be at least 1. The API server counts
 // characters in the same way for maxLength. The result is valid UTF-8.
 func ClipChars(text string, most int) string {

@@ -26,6 +26,7 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/keptevents"
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
@@ -424,6 +425,24 @@ func TestInstanceOfOpenLaunchIsNotOrphaned(t *testing.T) {
 		must.NoError(t, f.options.Client.Update(t.Context(), &g))
 		if f.advance(time.Hour); !slices.Equal(r.deletedIDs(), []string{"rack://launched"}) {
 			t.Errorf("deleted %q, want the one of the closed launch", r.deletedIDs())
+		}
+	})
+}
+
+func TestEachOrphanHasItsOwnEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		long, k := strings.Repeat("long-", 30), &keptevents.Recorder{}
+		names := []string{"a", "b", long}
+		r := &markingFake{instances: []cloud.Instance{newInstance("used", time.Hour)}}
+		for _, name := range names {
+			r.instances = append(r.instances, newInstance(name, time.Hour))
+		}
+		f := startFixture(t, r, func(o *Options) { o.DeleteOrphans, o.Events = false, k }, newNode("used", "web", corev1.ConditionTrue))
+		f.advance(time.Hour)
+		for _, name := range names {
+			if n := strings.Count(strings.Join(k.Kept, "\n"), "OrphanFound Instance "+name+" ("); n != 2 {
+				t.Errorf("%d Events about %s, want one when it is suspected and one when it is proven: %q", n, name, k.Kept)
+			}
 		}
 	})
 }

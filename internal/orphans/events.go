@@ -1,6 +1,7 @@
 package orphans
 
 import (
+	"cmp"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -90,16 +91,17 @@ func (s *Controller) findableKinds() []OrphanKind {
 }
 
 func (s *Controller) recordFindingEvent(seen *snapshot, f Finding, state string) {
+	action := state + " " + cmp.Or(f.Name, f.ProviderID) // the state first, because a long name is clipped
 	note := fmt.Sprintf("%s, %s: %s", f, state, s.describeNextAction(f))
 	if f.Kind == OrphanedNode {
 		if n := seen.nodeByName[f.Name]; n != nil {
 			s.recordEvent(&corev1.Node{
 				TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID},
-			}, eventOrphanedNode, state, note)
+			}, eventOrphanedNode, action, note)
 		}
 		return
 	}
-	s.recordGroupEvent(seen, f.Group, eventOrphan, state, note)
+	s.recordGroupEvent(seen, f.Group, eventOrphan, action, note)
 }
 
 // describeNextAction returns a text that says what Slipway will do with an orphan.
@@ -130,6 +132,5 @@ func (s *Controller) recordGroupEvent(seen *snapshot, cloudGroup string, reason 
 // recordEvent writes an Event. Its action distinguishes it from Events about other instances: if only the notes differ,
 // the API server keeps the first.
 func (s *Controller) recordEvent(about client.Object, reason eventReason, action, note string) {
-	const maxAction = 128
-	s.options.Events.Eventf(about, nil, corev1.EventTypeWarning, string(reason), observe.ClipBytes(action, maxAction), "%s", observe.ClipEventNote(note))
+	s.options.Events.Eventf(about, nil, corev1.EventTypeWarning, string(reason), observe.ClipEventAction(action), "%s", observe.ClipEventNote(note))
 }

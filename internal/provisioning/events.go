@@ -44,9 +44,8 @@ const (
 const (
 	eventAction = "Scale"
 
-	// Limits of the API server for an Event, in bytes.
-	maxNote   = 1024
-	maxAction = 128
+	// maxNote is the API server's limit for the note of an Event, in bytes.
+	maxNote = 1024
 )
 
 // eventRepeatInterval is the time after which the Event of an unplaceable pod is repeated. The API server keeps an
@@ -110,7 +109,7 @@ func joinDistinctRules(reasons []plan.Reason) string {
 			all = append(all, r.Rule)
 		}
 	}
-	return observe.ClipBytes(strings.Join(all, "-"), maxAction)
+	return observe.ClipEventAction(strings.Join(all, "-"))
 }
 
 func (a *Controller) emitEvent(object runtime.Object, eventType string, reason eventReason, action, note string) {
@@ -127,7 +126,7 @@ func (a *Controller) emitGroupEvent(g *managedGroup, eventType string, reason ev
 	a.emitEvent(&v1alpha1.NodeGroup{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "NodeGroup"},
 		ObjectMeta: metav1.ObjectMeta{Name: g.name(), UID: g.Group.UID},
-	}, eventType, reason, observe.ClipBytes(cmp.Or(subject, eventAction), maxAction), fmt.Sprintf(format, args...))
+	}, eventType, reason, observe.ClipEventAction(cmp.Or(subject, eventAction)), fmt.Sprintf(format, args...))
 }
 
 func (a *Controller) emitLaunched(g *managedGroup, o plan.Launch) {
@@ -182,7 +181,7 @@ func (a *Controller) emitNodeEventIfChanged(g *managedGroup, d *plan.NodeDecisio
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
 		ObjectMeta: metav1.ObjectMeta{Name: d.Node, UID: d.Subject.Object.UID},
 	}
-	a.emitEvent(node, corev1.EventTypeNormal, reason, d.Reasons[0].Rule, nodegroup.JoinReasons(d.Reasons))
+	a.emitEvent(node, corev1.EventTypeNormal, reason, nodegroup.ToEventAction(d.Reasons), nodegroup.JoinReasons(d.Reasons))
 	a.options.Log.Info("underutilized node", "group", d.Group, "node", d.Node, "verdict", d.Verdict, "reasons", d.Reasons)
 	if d.Verdict == nodegroup.VerdictDue {
 		a.emitGroupEvent(g, corev1.EventTypeNormal, reason, d.Node, "node %s: %s", d.Node, nodegroup.JoinReasons(d.Reasons))

@@ -15,7 +15,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/watch"
@@ -29,6 +28,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 	"github.com/slipway-dev/slipway/internal/provisioning/plan"
 	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/keptevents"
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
@@ -56,21 +56,6 @@ func TestUnplaceablePodEventIsRepeatedBeforeItExpires(t *testing.T) {
 	})
 }
 
-// keptRecorder keeps the Events that client-go keeps: if Events differ only in their notes, it keeps the first.
-type keptRecorder struct {
-	all  map[string]bool
-	told []string
-}
-
-func (k *keptRecorder) Eventf(regarding, related runtime.Object, kind, reason, action, note string, args ...any) {
-	key := fmt.Sprint(regarding, related, kind, reason, action)
-	if k.all[key] || action == "" || len(action) > maxAction {
-		return
-	}
-	k.all[key] = true
-	k.told = append(k.told, fmt.Sprintf(reason+" "+note, args...))
-}
-
 func TestGroupEventsNameTemplateInstanceAndNode(t *testing.T) {
 	f := newFixture(t, nil)
 	f.reconcile()
@@ -85,12 +70,12 @@ func TestGroupEventsNameTemplateInstanceAndNode(t *testing.T) {
 			f.emitInstanceDeleted(g, launch.FailedInstance{Instance: cloud.Instance{ProviderID: name}})
 		},
 	} {
-		k := &keptRecorder{all: map[string]bool{}}
+		k := &keptevents.Recorder{}
 		f.options.Events = k
 		for _, name := range []string{"a", "b", long, ""} {
 			tell(name)
 		}
-		check.Is(t, 4, len(k.told), what, k.told)
+		check.Is(t, 4, len(k.Kept), what, k.Kept)
 	}
 }
 
@@ -100,13 +85,13 @@ func TestGroupEventsNameEveryRetiredNode(t *testing.T) {
 		withTeamLabel("a")(g)
 		g.Spec.DisruptionBudgets = []v1alpha1.DisruptionBudget{{Nodes: intstr.FromString("100%")}}
 	}, newIdleNode("x", since), newIdleNode("y", since))
-	k := &keptRecorder{all: map[string]bool{}}
+	k := &keptevents.Recorder{}
 	f.options.Events = k
 	f.observeSince("x", "y")
 	f.reconcileTimes(2)
 	for _, name := range []string{"x", "y"} {
-		if !slices.ContainsFunc(k.told, func(e string) bool { return strings.Contains(e, "node "+name+":") }) {
-			t.Errorf("Events are %q, and none on the group is of node %s", k.told, name)
+		if !slices.ContainsFunc(k.Kept, func(e string) bool { return strings.Contains(e, "node "+name+":") }) {
+			t.Errorf("Events are %q, and none on the group is of node %s", k.Kept, name)
 		}
 	}
 }
