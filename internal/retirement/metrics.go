@@ -11,6 +11,7 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/drain"
+	"github.com/slipway-dev/slipway/internal/surge"
 )
 
 // Metrics counts what retirements do. [StateCollector] reads the metrics of the current state at each scrape.
@@ -68,7 +69,21 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	for _, c := range []prometheus.Collector{m.steps, m.phases, m.results, m.requests, m.surges, m.surgeRefusals, m.surgeSeconds, m.surgesNotRestored, m.surgesRestored} {
 		errs = append(errs, r.Register(c))
 	}
+	m.initSurgeCounters()
 	return m, errors.Join(errs...)
+}
+
+// initSurgeCounters sets the counters of surges to 0. So an increase includes their first increment.
+func (m *Metrics) initSurgeCounters() {
+	for _, result := range append([]string{surgeSucceeded}, surge.FailureReasons...) {
+		m.surges.WithLabelValues(result)
+	}
+	for _, reason := range surge.RefusalReasons {
+		m.surgeRefusals.WithLabelValues(reason)
+	}
+	for _, c := range []*prometheus.CounterVec{m.surgeSeconds, m.surgesNotRestored, m.surgesRestored} {
+		c.WithLabelValues()
+	}
 }
 
 func (m *Metrics) recordStepResult(name string, err error) {
