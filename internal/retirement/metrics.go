@@ -1,6 +1,7 @@
 package retirement
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -185,7 +186,7 @@ func (p StateCollector) Collect(to chan<- prometheus.Metric) {
 		if rt.Status.Phase.IsFinal() {
 			continue
 		}
-		at := place{phase: string(rt.Status.Phase)}
+		at := place{phase: string(cmp.Or(rt.Status.Phase, v1alpha1.Pending))} // no manager has written a status yet
 		if rt.Status.Captured != nil {
 			at.group = rt.Status.Captured.Group
 		}
