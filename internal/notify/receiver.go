@@ -63,7 +63,7 @@ type Telegram struct {
 	Token     string `json:"token,omitempty"`
 	// ChatID is the chat's number, or @ and the name of a public channel.
 	ChatID ChatID `json:"chatID"`
-	// ParseMode is empty for plain text, MarkdownV2 or HTML.
+	// ParseMode is empty for plain text, MarkdownV2 or HTML. The last two require a template that escapes its values.
 	ParseMode string `json:"parseMode,omitempty"`
 	// URL replaces https://api.telegram.org, for another Bot API server.
 	URL string `json:"url,omitempty"`
@@ -265,8 +265,12 @@ func (t *Telegram) validate(c *fieldErrors) {
 	if !isChat(string(t.ChatID)) {
 		c.add("telegram.chatID", strconv.Quote(string(t.ChatID)), "the number of a chat, or @ and the name of a public channel")
 	}
-	if !slices.Contains([]string{"", "MarkdownV2", "HTML"}, t.ParseMode) {
+	switch {
+	case !slices.Contains([]string{"", "MarkdownV2", "HTML"}, t.ParseMode):
 		c.add("telegram.parseMode", strconv.Quote(t.ParseMode), "MarkdownV2, HTML or nothing")
+	case t.ParseMode != "" && t.Template == "" && t.TemplateFile == "":
+		// The summary has characters with a meaning in a parse mode, such as - and ( in MarkdownV2. Telegram would refuse each message.
+		c.add("telegram.parseMode", strconv.Quote(t.ParseMode), "nothing without a template, because the summary is plain text")
 	}
 	if t.URL != "" {
 		if err := checkURL(t.URL); err != nil {

@@ -47,6 +47,8 @@ func TestI10BadReceiversAreRefusedByFieldAndRange(t *testing.T) {
 		{chat(func(t *Telegram) { t.Token = "" }), []string{"telegram.token, telegram.tokenFile: both or neither"}},
 		{chat(func(t *Telegram) { t.ChatID = "12x" }), []string{`telegram.chatID: "12x": want the number of a chat`}},
 		{chat(func(t *Telegram) { t.ParseMode = "html" }), []string{`telegram.parseMode: "html": want MarkdownV2, HTML or nothing`}},
+		{chat(func(t *Telegram) { t.ParseMode = "MarkdownV2" }), []string{`telegram.parseMode: "MarkdownV2": want nothing without a template`}},
+		{chat(func(t *Telegram) { t.ParseMode = "HTML" }), []string{`telegram.parseMode: "HTML": want nothing without a template`}},
 		{chat(func(t *Telegram) { t.URL = "api.telegram.org" }), []string{`telegram.url: scheme ""`}},
 	} {
 		err := c.r.Validate()
@@ -60,7 +62,11 @@ func TestI10BadReceiversAreRefusedByFieldAndRange(t *testing.T) {
 			}
 		}
 	}
-	for _, good := range []Receiver{webhook("http://h"), chat(func(t *Telegram) { t.ChatID = "@channel" })} {
+	for _, good := range []Receiver{
+		webhook("http://h"), chat(func(t *Telegram) { t.ChatID = "@channel" }),
+		chat(func(t *Telegram) { t.ParseMode, t.Template = "HTML", "{{ html .Summary }}" }),
+		chat(func(t *Telegram) { t.ParseMode, t.TemplateFile = "MarkdownV2", "f" }),
+	} {
 		if err := good.Validate(); err != nil {
 			t.Errorf("%s: %v", good.Name, err)
 		}
