@@ -10,12 +10,13 @@ import (
 // is deleted cancels the retirement, and Slipway restores the node.
 //
 // +kubebuilder:object:root=true
-// +kubebuilder:metadata:annotations="slipway.dev/schema-generation=6"
+// +kubebuilder:metadata:annotations="slipway.dev/schema-generation=7"
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,shortName=nr,categories=slipway
 // +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.spec.nodeName`
 // +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.spec.reason`
+// +kubebuilder:printcolumn:name="Code",type=string,priority=1,JSONPath=`.status.reasons[0].code`
 // +kubebuilder:printcolumn:name="Group",type=string,JSONPath=`.status.captured.group`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.message`
