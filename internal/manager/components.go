@@ -198,7 +198,26 @@ func (a *components) addOrphanControllers(context.Context) error {
 	return nil
 }
 
-// registerStateMetrics registers the metrics with values that each scrape reads from the caches.
-func registerStateMetrics(r prometheus.Registerer, reader client.Reader) error {
-	return errors.Join(r.Register(retirement.StateCollector{Reader: reader}), r.Register(replacement.StateCollector{Reader: reader}))
+// registerStateMetrics registers the metrics with values that each scrape reads from the caches. They have no values until
+// elected is closed.
+func registerStateMetrics(r prometheus.Registerer, reader client.Reader, elected <-chan struct{}) error {
+	return errors.Join(r.Register(leaderCollector{retirement.StateCollector{Reader: reader}, elected}),
+		r.Register(leaderCollector{replacement.StateCollector{Reader: reader}, elected}))
+}
+
+// leaderCollector collects nothing until elected is closed. Every replica has the caches. If each of them exported the same
+// objects, sums would count each object several times, and alerts would fire several times.
+type leaderCollector struct {
+	prometheus.Collector
+
+	elected <-chan struct{}
+}
+
+// Collect implements prometheus.Collector.
+func (c leaderCollector) Collect(to chan<- prometheus.Metric) {
+	select {
+	case <-c.elected:
+		c.Collector.Collect(to)
+	default:
+	}
 }

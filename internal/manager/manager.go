@@ -131,7 +131,7 @@ func RunInProcess(ctx context.Context, c Config, in Process) error {
 		}
 		return err
 	}
-	if err := registerStateMetrics(in.Metrics, m.GetClient()); err != nil {
+	if err := registerStateMetrics(in.Metrics, m.GetClient(), m.Elected()); err != nil {
 		return err
 	}
 	if err := m.Add(openStack); err != nil {
@@ -199,7 +199,9 @@ func RegisterMetrics(r prometheus.Registerer, reader client.Reader) error {
 	if _, err := newCASSyncMetrics(r); err != nil {
 		return err
 	}
-	return registerStateMetrics(r, reader)
+	elected := make(chan struct{})
+	close(elected)
+	return registerStateMetrics(r, reader, elected)
 }
 
 func newComponentMetrics(r prometheus.Registerer) (c partMetrics, err error) {
