@@ -64,7 +64,7 @@ func (s clusterStatus) printScaling(w io.Writer, prices bool) {
 				fmt.Fprintf(w, "\nUNDERUTILIZED NODE\tGROUP\tFOR\tREMOVABLE IN%s\n", priceColumn(prices, "PRICE"))
 				hasHeader = true
 			}
-			left := "now"
+			left := "cooldown passed" // another rule may keep it: only the manager knows
 			if until := time.Until(n.RemovableAt); until > 0 {
 				left = duration.HumanDuration(until)
 			}

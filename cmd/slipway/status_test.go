@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -95,6 +96,20 @@ func TestWideStatusShowsPricesAsTopDoes(t *testing.T) {
 		must.NoError(t, s.printTable(&out, wide))
 		if got := strings.Count(out.String(), "0.04"); got != want {
 			t.Errorf("wide %t: %d prices of nodes, want %d:\n%s", wide, got, want, out.String())
+		}
+	}
+}
+
+func TestStatusDoesNotPromiseTheRetirementOfUnderutilizedNodes(t *testing.T) {
+	now := time.Now()
+	s := clusterStatus{Groups: []groupStatus{{Name: "ci", scalingStatus: scalingStatus{Underutilized: []underutilizedNode{
+		{Node: "past", Since: now.Add(-time.Hour), RemovableAt: now.Add(-time.Minute)}, {Node: "cooling", Since: now.Add(-time.Minute), RemovableAt: now.Add(time.Hour)},
+	}}}}}
+	var out bytes.Buffer
+	must.NoError(t, s.printTable(&out, false))
+	for _, want := range []string{"past ci 60m cooldown passed", "cooling ci 60s 59m"} {
+		if !strings.Contains(strings.Join(strings.Fields(out.String()), " "), want) {
+			t.Errorf("%q is not in\n%s", want, out.String())
 		}
 	}
 }
