@@ -95,6 +95,11 @@ func (p *Provider) terminate(ctx context.Context, f foundMachine, options cloud.
 	switch err := pool.client.Terminate(ctx, wire.Removal{MachineID: f.id, Decrement: !options.KeepSize}); {
 	case err == nil:
 		p.log.Info("termination accepted", "machine", f.id, "pool", pool.name)
+		if !options.KeepSize {
+			pool.mu.Lock()
+			pool.surplus.recordDecrement()
+			pool.mu.Unlock()
+		}
 		return cloud.NewOperation(o, started), nil
 	case isCertainlyRejected(err):
 		p.forgetTermination(f.ProviderID)

@@ -195,6 +195,18 @@ func TestI4MachineTerminatedByOtherProcessIsNotTerminatedAgain(t *testing.T) {
 	deleteLater(time.Second, 1)
 }
 
+func TestOwnTerminationKeepsASettledSurplus(t *testing.T) {
+	var s surplus
+	at := time.Now()
+	check.Not(t, s.hasSettled(at, 7, 6, time.Minute), "a new surplus has settled")
+	s.recordObservation(at.Add(time.Second), 7)
+	check.Not(t, !s.hasSettled(at.Add(time.Minute+time.Second), 7, 6, time.Minute), "the surplus has not settled")
+	s.recordDecrement()
+	s.recordObservation(at.Add(2*time.Minute), 6)
+	check.Not(t, !s.hasSettled(at.Add(2*time.Minute), 6, 5, time.Minute), "the own termination looks like another one")
+	check.Not(t, s.hasSettled(at.Add(2*time.Minute), 6, 4, time.Minute), "the termination of another process has settled at once")
+}
+
 func TestFailedTerminationIsAnError(t *testing.T) {
 	for _, id := range []string{"i-requested1", "f81d4fae-7dec-11d0-a765-00a0c91e6bf6"} {
 		s := &failingServer{id: id, failures: 2, status: http.StatusInternalServerError, observed: time.Now().UTC().Truncate(time.Second)}

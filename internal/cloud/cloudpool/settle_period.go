@@ -39,6 +39,9 @@ func (s *surplus) recordObservation(at time.Time, active int) {
 	s.count = min(s.count, max(0, active-s.desired))
 }
 
+// recordDecrement records that a termination by this process has lowered the desired size.
+func (s *surplus) recordDecrement() { s.desired-- }
+
 // hasSettled updates the surplus, and reports whether it is zero or has lasted for settleTime.
 func (s *surplus) hasSettled(at time.Time, active, desired int, settleTime time.Duration) bool {
 	count := max(0, active-desired)
