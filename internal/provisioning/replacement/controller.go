@@ -367,7 +367,11 @@ func (l *replacementScope) assessReplacementNeed(ctx context.Context) (n Need, n
 		return n, node, err
 	}
 	if node == nil { // the pods on a new Node of the same name belong to that Node
-		n.CheckedPods = l.podReasons
+		if l.group.Spec.ScaleUp == nil { // otherwise autoscaling launches what the pending pods need
+			n.CheckedPods = slices.DeleteFunc(slices.Clone(l.podReasons), func(r v1alpha1.RetirementReason) bool {
+				return r.Code == RoomUnknown && n.Instance == InstanceExists // waits until the instance is gone
+			})
+		}
 		return n, node, nil
 	}
 	l.podReasons = nil

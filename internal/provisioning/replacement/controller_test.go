@@ -158,6 +158,22 @@ func TestPodsOfADeletedNodeStillNeedTheirReplacement(t *testing.T) {
 	}
 }
 
+func TestAutoscalingServesThePodsOfADeletedNode(t *testing.T) {
+	withSim(t, 3, func(t *testing.T, ctx context.Context, s *sim) {
+		s.group.Spec.Replacement, s.group.Spec.ScaleUp = v1alpha1.ReplaceWhenNeeded, &v1alpha1.ScaleUp{}
+		s.unschedulable = []UnschedulablePod{{Pod: "shop/web-1", Why: "fits on no other node"}}
+		s.refuse = &cloud.RefusedError{Reason: cloud.NoQuota, Err: errors.New("used up")}
+		c := s.newController(t)
+		s.preemptInstance(t, "vm-0")
+		s.run(ctx, c, time.Minute)
+		s.expect(t, "vm-0", v1alpha1.ReplacementWaiting, string(cloud.NoQuota), 0)
+		must.NoError(t, s.records.Delete(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "vm-0"}}))
+		s.unschedulable, s.refuse = nil, nil
+		s.run(ctx, c, 20*time.Minute)
+		s.expect(t, "vm-0", v1alpha1.ReplacementNotNeeded, NobodyNeedsIt, 0)
+	})
+}
+
 // TestLastCheckOfThePodsDecides has pods that fit on another node before the instance is gone.
 func TestLastCheckOfThePodsDecides(t *testing.T) {
 	withSim(t, 3, func(t *testing.T, ctx context.Context, s *sim) {
