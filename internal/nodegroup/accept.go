@@ -74,7 +74,7 @@ func AssignNodes(groups []v1alpha1.NodeGroup, nodes []corev1.Node) Assignment {
 		case g.Spec.ScaleUp != nil && launcher != "":
 			// Each would count all instances of the cloud group, and claim the new ones for its launches.
 			c.FaultByGroup[g.Name] = Fault{v1alpha1.OverlapsGroup, fmt.Sprintf(
-				"spec.cloud: provider %q, group %q: NodeGroup %s is older and launches instances there: only one of them may have scaleUp",
+				"spec.cloud: provider %q, group %q: NodeGroup %s is older and has scaleUp there: only one of them may have it",
 				g.Spec.Cloud.Provider, g.Spec.Cloud.Group, launcher)}
 		default:
 			for _, name := range own {

@@ -102,7 +102,7 @@ func TestI5OnlyOneNodeGroupScalesUpACloudGroup(t *testing.T) {
 	}
 	nodes := []corev1.Node{newNode("a", "east"), newNode("b", "west"), newNode("c", "gpu")}
 	c := AssignNodes([]v1alpha1.NodeGroup{*younger, *other, *older}, nodes)
-	want := `spec.cloud: provider "sim", group "East": NodeGroup east is older and launches instances there`
+	want := `spec.cloud: provider "sim", group "East": NodeGroup east is older and has scaleUp there`
 	if f := c.FaultByGroup["west"]; f.Reason != v1alpha1.OverlapsGroup || !strings.Contains(f.Message, want) {
 		t.Errorf("the younger: %+v", f)
 	}
