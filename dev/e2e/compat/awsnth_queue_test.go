@@ -2,6 +2,7 @@ package compat_test
 
 import (
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,12 +13,18 @@ import (
 
 const queueName = "notices"
 
+// queueMode is locked while a process runs in queue mode. Each process continues the notices of all nodes, so another one
+// with other options would take the taint away.
+var queueMode sync.Mutex
+
 // startQueueMode starts the compatibility mode for a queue, as in the scripts of the tool. Its process handles all nodes, so
 // it has more rights than an agent.
 func (f *nthFixture) startQueueMode(hook aws.LifecycleHook, settings ...string) *aws.Cloud {
 	f.t.Helper()
 	cloud := aws.StartCloud("nth-integ-test", hook)
 	f.t.Cleanup(cloud.Close)
+	queueMode.Lock()
+	f.t.Cleanup(queueMode.Unlock) // after the process has ended
 	cloud.EC2.Put(aws.EC2Instance{
 		ID: f.ID, Zone: "eu-west-1a", State: "running", PrivateDNSName: f.node(),
 		Tags: map[string]string{nth + "/managed": "true", "aws:autoscaling:groupName": "nth-integ-test"},
