@@ -161,9 +161,15 @@ func (f *fixture) startKillable(proxy *faultproxy.Proxy, flags ...string) killab
 // checkDrainedInTime checks the ledger. It wants this many pods, and each ended before the instance went down.
 func (f *fixture) checkDrainedInTime(id string, pods int) {
 	f.t.Helper()
-	ledger, ok := f.Pods.Ledger(f.Azure.State()).Event(id)
-	if !ok {
-		f.t.Fatalf("the ledger has no event %s", id)
+	var ledger azure.EventLedger
+	ctx, cancel := context.WithTimeout(f.ctx, 30*time.Second)
+	defer cancel()
+	err := testbed.PollUntil(ctx, "the ledger has seen the end of the pods", func() (done bool) { // its watch may lag behind the agent's
+		ledger, done = f.Pods.Ledger(f.Azure.State()).Event(id)
+		return done && ledger.CountOutcome(azure.OutcomeFinished) == pods
+	})
+	if err != nil {
+		f.t.Error(err)
 	}
 	if ledger.CountOutcome(azure.OutcomeFinished) != pods || ledger.CountOutcome(azure.OutcomeLost) != 0 ||
 		len(ledger.PodsKilledWithTimeLeft(testbed.CutTolerance)) != 0 {
