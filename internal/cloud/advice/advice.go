@@ -18,6 +18,9 @@ const (
 	MaxReason          = 1024 // bytes of a reason
 )
 
+// ErrNotRunning means that the analyzer's process does not run, so it has not received the call.
+var ErrNotRunning = errors.New("not running")
+
 // Recommendation holds one recommendation of a plugin. Exactly one of Grow and Retire is set.
 type Recommendation struct {
 	Grow   *Grow
@@ -46,7 +49,7 @@ type Retire struct {
 type Events struct{ Modify, Delete bool }
 
 // Analyzer evaluates pod events. It is safe for concurrent use. A call ends when ctx ends or after the analyzer's own
-// timeout. After an error Slipway does nothing and does not retry.
+// timeout. Slipway repeats a call that failed, see package analyzers.
 type Analyzer interface {
 	// Name returns the name of the cloud of the analyzer's groups.
 	Name() string

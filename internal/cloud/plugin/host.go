@@ -87,7 +87,7 @@ func (h *host) getOrStartProcess(ctx context.Context) (*process, error) {
 		if h.starting == nil {
 			if wait := time.Until(h.nextStart); wait > 0 {
 				defer h.mu.Unlock()
-				return nil, fmt.Errorf("not running, next start in %s: %w", wait.Round(time.Millisecond), h.lastError)
+				return nil, fmt.Errorf("%w, next start in %s: %w", advice.ErrNotRunning, wait.Round(time.Millisecond), h.lastError)
 			}
 			h.starting = make(chan struct{})
 			h.goroutines.Go(h.startProcessOnce)
@@ -97,7 +97,7 @@ func (h *host) getOrStartProcess(ctx context.Context) (*process, error) {
 		select {
 		case <-starting:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("starting: %w", context.Cause(ctx))
+			return nil, fmt.Errorf("%w, still starting: %w", advice.ErrNotRunning, context.Cause(ctx))
 		}
 	}
 }

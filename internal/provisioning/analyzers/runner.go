@@ -3,11 +3,13 @@
 // minimum, the budgets and the pods.
 //
 // A plugin cannot block Slipway. Each plugin has its own limited queue, and each call has a timeout. An event with a
-// failed call is shown twice more, after pauses, and is then dropped. Nothing waits for a plugin.
+// failed call is shown twice more, after pauses, and is then dropped. While a plugin does not run, its events are kept.
+// Nothing waits for a plugin.
 package analyzers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -193,6 +195,12 @@ func (a *PluginRunner) callPlugin(ctx context.Context, analyzer advice.Analyzer,
 // retryOrDropEvent queues a failed event again after a pause, or drops it after the last try.
 func (a *PluginRunner) retryOrDropEvent(ctx context.Context, analyzer advice.Analyzer, q *eventQueue, e podEvent, err error) {
 	a.options.Metrics.countEvent(analyzer.Name(), e.kind, resultFailed)
+	if errors.Is(err, advice.ErrNotRunning) { // an event that it has not seen did not stop it
+		if elapsed.Sleep(ctx, firstRetryPause) {
+			q.putBackUnlessReplaced(e)
+		}
+		return
+	}
 	e.tries++
 	log := a.options.Log.With("plugin", analyzer.Name(), "event", e.kind, "pod", e.pod.Namespace+"/"+e.pod.Name, "err", err)
 	if e.tries >= maxTries {

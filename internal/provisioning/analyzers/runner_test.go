@@ -3,6 +3,7 @@ package analyzers
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -238,6 +239,25 @@ func TestEventOfACrashingPluginIsRetriedThenDropped(t *testing.T) {
 			t.Errorf("asked for %+v", got)
 		}
 		check.Is(t, 1, f.eventCount("rack", podModified, resultDropped))
+	})
+}
+
+func TestEventsAreKeptWhileAPluginDoesNotRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stopped, works := newQuietAnalyzer("rack"), newQuietAnalyzer("rack").modify
+		runsFrom := time.Now().Add(10 * time.Minute)
+		stopped.modify = func(ctx context.Context, p *corev1.Pod) ([]advice.Recommendation, error) {
+			if time.Now().Before(runsFrom) {
+				return nil, fmt.Errorf("plugin rack: %w", advice.ErrNotRunning)
+			}
+			return works(ctx, p)
+		}
+		f := newFixture(t, nil, stopped)
+		f.queuePodEvent(podModified, newPod("x"))
+		time.Sleep(11 * time.Minute)
+		synctest.Wait()
+		check.Is(t, 1, len(f.desk.list()))
+		check.Is(t, 0, f.eventCount("rack", podModified, resultDropped))
 	})
 }
 
