@@ -113,8 +113,10 @@ type termination struct {
 	failed error
 	// unanswered means that there was no valid answer. The server may have accepted the termination.
 	unanswered bool
-	period     settlePeriod
-	at         time.Time
+	// sending means that the request has not ended. A slow server may carry it out at any time until then.
+	sending bool
+	period  settlePeriod
+	at      time.Time // when the request was sent, or when it ended
 }
 
 // New validates the configuration and returns a provider. It makes no request.

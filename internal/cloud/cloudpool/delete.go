@@ -92,7 +92,9 @@ func (p *Provider) terminate(ctx context.Context, f foundMachine, options cloud.
 	case !begun:
 		return cloud.NewOperation(o, started), nil
 	}
-	switch err := pool.client.Terminate(ctx, wire.Removal{MachineID: f.id, Decrement: !options.KeepSize}); {
+	err := pool.client.Terminate(ctx, wire.Removal{MachineID: f.id, Decrement: !options.KeepSize})
+	p.recordTerminationSent(f.ProviderID)
+	switch {
 	case err == nil:
 		p.log.Info("termination accepted", "machine", f.id, "pool", pool.name)
 		if !options.KeepSize {
@@ -205,8 +207,17 @@ func (p *Provider) beginTermination(f foundMachine) (recorded bool, err error) {
 			delete(p.terminated, id)
 		}
 	}
-	p.terminated[f.ProviderID] = termination{period: settlePeriod{before: f.observation.at}, at: time.Now()}
+	p.terminated[f.ProviderID] = termination{sending: true, period: settlePeriod{before: f.observation.at}, at: time.Now()}
 	return true, nil
+}
+
+// recordTerminationSent records that the request for a machine's termination has ended. The settle period begins.
+func (p *Provider) recordTerminationSent(providerID string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t := p.terminated[providerID]
+	t.sending, t.at = false, time.Now()
+	p.terminated[providerID] = t
 }
 
 // restoreTermination records a termination that an earlier process has sent. It changes no record of this process, because

@@ -35,6 +35,8 @@ type failingServer struct {
 	idle     bool // the machine is not a member of its pool
 	page     bool // answer terminations with a page
 	requests []wire.Removal
+	// delay, if set, is called before each answer about the machines, and before each answer to a termination.
+	delay func(r *http.Request)
 }
 
 func (s *failingServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -46,8 +48,12 @@ func (s *failingServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if !s.frozen {
 			s.observed = s.observed.Add(time.Second)
 		}
+		observed := s.observed
+		if s.delay != nil {
+			s.delay(r)
+		}
 		fmt.Fprintf(w, `{"timestamp":%q,"machines":[{"id":%q,"machineState":"REQUESTED","membershipStatus":{"active":%t,"evictable":true}}]}`,
-			s.observed.Format(time.RFC3339), s.id, !s.idle)
+			observed.Format(time.RFC3339), s.id, !s.idle)
 		return
 	}
 	var asked struct {
@@ -56,6 +62,9 @@ func (s *failingServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	_ = json.NewDecoder(r.Body).Decode(&asked)
 	s.requests = append(s.requests, wire.Removal{MachineID: asked.MachineID, Decrement: asked.Decrement})
+	if s.delay != nil {
+		s.delay(r)
+	}
 	switch {
 	case s.page:
 		fmt.Fprint(w, "<html>")
@@ -142,6 +151,56 @@ func TestI4UnansweredTerminationIsRepeatedAfterSettleTime(t *testing.T) {
 	check.Is(t, 2, len(s.requests))
 	must.NoError(t, check.Err(p.Delete(t.Context(), machine)))
 	check.Is(t, 3, len(s.requests))
+}
+
+// TestI4SettleTimeBeginsAfterSlowTermination has a server that answers a termination after two minutes. Meanwhile other calls
+// read the pool. The last of these reads ends after the termination.
+func TestI4SettleTimeBeginsAfterSlowTermination(t *testing.T) {
+	const machine = "aws:///i-0123456789abcdef0"
+	for name, unanswered := range map[string]bool{"accepted": false, "unanswered": true} {
+		t.Run(name, func(t *testing.T) {
+			s := &failingServer{id: "i-0123456789abcdef0", observed: time.Now().UTC().Truncate(time.Second), page: unanswered}
+			p := newTestProvider(t, s)
+			readBegan, terminationEnded, readEnded := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+			s.delay = func(r *http.Request) {
+				if r.Method == http.MethodGet {
+					return
+				}
+				s.frozen = true
+				for range 3 {
+					s.observed = s.observed.Add(30 * time.Second)
+					check.NoError(t, check.Err(p.Instances(t.Context(), "workers")))
+				}
+				s.observed = s.observed.Add(30 * time.Second)
+				s.delay = func(*http.Request) { close(readBegan); <-terminationEnded }
+				go func() { readEnded <- check.Err(p.Instances(t.Context(), "workers")) }()
+				<-readBegan
+				s.delay = nil
+			}
+			op, err := p.Delete(t.Context(), machine)
+			must.Not(t, (err != nil) != unanswered || len(s.requests) != 1, "%v after %d requests, want an error: %t", err, len(s.requests), unanswered)
+			close(terminationEnded)
+			must.NoError(t, <-readEnded)
+			s.page = false
+			for _, after := range []time.Duration{time.Minute, 59 * time.Second} {
+				s.observed = s.observed.Add(after)
+				_, err := p.Delete(t.Context(), machine)
+				check.Not(t, unanswered != cloud.IsThrottled(err) || !unanswered && err != nil, "%s later: %v", after, err)
+				if !unanswered {
+					status, err := p.Status(t.Context(), op)
+					check.Not(t, err != nil || status.Done, "%s later: %+v, %v; want it in progress", after, status, err)
+				}
+				check.Is(t, 1, len(s.requests))
+			}
+			s.observed = s.observed.Add(time.Second)
+			if !unanswered {
+				status, err := p.Status(t.Context(), op)
+				check.Not(t, err != nil || status.Err == nil, "%+v, %v; want an error, because the machine is still alive", status, err)
+			}
+			must.NoError(t, check.Err(p.Delete(t.Context(), machine)))
+			check.Is(t, 2, len(s.requests))
+		})
+	}
 }
 
 // TestI4MachineTerminatedByOtherProcessIsNotTerminatedAgain uses a server with a lower desired size than machines. A

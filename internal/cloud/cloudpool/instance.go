@@ -22,11 +22,12 @@ type observation struct {
 }
 
 func (p *Provider) observePool(ctx context.Context, pool *pool) (observation, error) {
+	began := time.Now()
 	read, err := pool.client.Pool(ctx)
 	if err != nil {
 		return observation{}, toProviderError(pool.name, err)
 	}
-	p.recordSeenMachines(pool, &read)
+	p.recordSeenMachines(pool, &read, began)
 	o := observation{pool, read.Timestamp, read.Machines}
 	active := p.countActive(&o)
 	pool.mu.Lock()
@@ -39,8 +40,9 @@ func (p *Provider) observePool(ctx context.Context, pool *pool) (observation, er
 }
 
 // recordSeenMachines records for each machine which pool lists it, that it is not missing, and the settle period of its
-// termination. It forgets a machine that no observation has listed for retentionTime.
-func (p *Provider) recordSeenMachines(pool *pool, read *wire.Pool) {
+// termination. It forgets a machine that no observation has listed for retentionTime. The read of the pool began at the
+// time began.
+func (p *Provider) recordSeenMachines(pool *pool, read *wire.Pool, began time.Time) {
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -50,7 +52,11 @@ func (p *Provider) recordSeenMachines(pool *pool, read *wire.Pool) {
 			p.lastSeen[key] = sighting{pool, now}
 			delete(p.missing, key)
 			if t, ok := p.terminated[key]; ok {
-				t.period.recordObservation(read.Timestamp)
+				if t.sending || began.Before(t.at) { // the termination may be later than the observation
+					t.period.recordEarlierObservation(read.Timestamp)
+				} else {
+					t.period.recordObservation(read.Timestamp)
+				}
 				p.terminated[key] = t
 			}
 		} else if p.lastSeen[key].pool == pool {

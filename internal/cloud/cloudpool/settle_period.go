@@ -4,10 +4,17 @@ import "time"
 
 // settlePeriod measures how long a server may report a terminated machine as alive.
 type settlePeriod struct {
-	// before is the newest observation before the termination. It may be minutes older than the termination.
+	// before is the newest observation that was read before the end of the termination's request. It may be minutes older.
 	before time.Time
 	// after is the first observation after the termination that was read. It is zero until then.
 	after time.Time
+}
+
+// recordEarlierObservation records an observation that was read before the termination's request had ended.
+func (s *settlePeriod) recordEarlierObservation(at time.Time) {
+	if at.After(s.before) {
+		s.before = at
+	}
 }
 
 // recordObservation records an observation that was read after the termination.
