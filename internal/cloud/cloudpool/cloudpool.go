@@ -4,9 +4,9 @@
 // # Proof of deletion
 //
 // The API can only list all machines, as the server last observed them in its cloud. The observation has a timestamp
-// and may be minutes old. So a machine counts as gone only if the server reports it as terminated, or if two
-// observations with different timestamps lack it. Until then the provider returns [cloud.ThrottledError], because
-// unknown is not gone (I7).
+// and may be minutes old. So a machine counts as gone only if the server reports it as terminated, or if an observation
+// lacks it and a later one too. Until then the provider returns [cloud.ThrottledError], because unknown is not gone (I7).
+// If the server's clock is set back, the wait for a later observation starts again.
 //
 // # Deletion
 //
@@ -98,7 +98,7 @@ type pool struct {
 	prunedAt time.Time
 
 	mu sync.Mutex
-	// firstObservation is the newest observation when this provider first read the pool.
+	// firstObservation is the newest observation when this provider first read the pool, by the server's current clock.
 	firstObservation time.Time
 	surplus          surplus
 }

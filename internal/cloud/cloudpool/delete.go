@@ -240,8 +240,7 @@ func (p *Provider) recordTerminationFailure(providerID string, err error, unansw
 	p.terminated[providerID] = t
 }
 
-// retentionTime is how long records of machines are kept. It is longer than the age of any observation. The reference
-// server's observations are at most 5 minutes old.
+// retentionTime is how long records of machines are kept. It is longer than maxObservationAge.
 const retentionTime = time.Hour
 
 func (p *Provider) forgetTermination(providerID string) {

@@ -509,6 +509,52 @@ func TestI7MachineListedAgainIsNotMissing(t *testing.T) {
 	}
 }
 
+// TestWaitsStartAgainIfServersClockIsSetBack has a server that is read with a wrong clock first. Its clock is then set back.
+func TestWaitsStartAgainIfServersClockIsSetBack(t *testing.T) {
+	const listed, missing = "aws:///i-0123456789abcdef0", "aws:///i-1111111111111111"
+	right := time.Now().UTC().Truncate(time.Second)
+	s := &failingServer{id: "i-0123456789abcdef0", observed: right.Add(2 * time.Hour), frozen: true}
+	p := newTestProvider(t, s)
+	readMissing := func(at time.Time, gone bool) {
+		t.Helper()
+		s.observed = at
+		_, err := p.Instance(t.Context(), missing)
+		check.Not(t, cloud.IsNotFound(err) != gone || cloud.IsThrottled(err) == gone, "missing machine: %v, want it gone: %t", err, gone)
+	}
+	deleteListed := func(at time.Time, accepted int) {
+		t.Helper()
+		s.observed = at
+		_, err := p.Delete(t.Context(), listed)
+		check.Not(t, (err != nil) != cloud.IsThrottled(err) || len(s.requests) != accepted, "%v after %d requests, want %d", err, len(s.requests), accepted)
+	}
+	readMissing(s.observed, false)
+	deleteListed(s.observed, 0)
+	readMissing(right, false)
+	deleteListed(right, 0)
+	readMissing(right.Add(-maxObservationAge), false) // an old observation
+	readMissing(right, false)
+	deleteListed(right, 0)
+	readMissing(right.Add(time.Second), true)
+	s.surplus = 1
+	deleteListed(right.Add(time.Second), 0)
+	deleteListed(right.Add(2*time.Second), 0)
+	right = right.Add(-time.Hour) // a second time
+	deleteListed(right, 0)
+	deleteListed(right.Add(time.Second), 0)
+	deleteListed(right.Add(time.Minute), 0)
+	deleteListed(right.Add(time.Minute+time.Second), 1)
+	s.surplus = 0
+	right = right.Add(-time.Hour) // a third time, with a termination
+	deleteListed(right, 1)
+	deleteListed(right.Add(time.Second), 1)
+	deleteListed(right.Add(time.Minute), 1)
+	op, err := p.Delete(t.Context(), listed)
+	must.NoError(t, err)
+	s.observed = right.Add(time.Minute + time.Second)
+	status, err := p.Status(t.Context(), op)
+	check.Not(t, err != nil || status.Err == nil, "%+v, %v; want an error, because the machine is still alive", status, err)
+}
+
 // TestI7EmptyPoolListProvesNothing has a server with several pools that lists none with a valid name, next to a server with one pool.
 func TestI7EmptyPoolListProvesNothing(t *testing.T) {
 	const one, never = "00000000-0000-0000-0000-00000000000a", "openstack:///00000000-0000-0000-0000-00000000000b"

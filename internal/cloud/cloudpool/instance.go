@@ -32,7 +32,7 @@ func (p *Provider) observePool(ctx context.Context, pool *pool) (observation, er
 	active := p.countActive(&o)
 	pool.mu.Lock()
 	defer pool.mu.Unlock()
-	if pool.firstObservation.IsZero() {
+	if pool.firstObservation.IsZero() || isClockSetBack(pool.firstObservation, read.Timestamp) {
 		pool.firstObservation = read.Timestamp
 	}
 	pool.surplus.recordObservation(o.at, active)
@@ -340,13 +340,13 @@ func (p *Provider) confirmMissing(key string, now lackingObservations) (confirme
 		p.missing[key] = now
 		return false
 	}
+	confirmed = true
 	for name, at := range now {
-		if before, known := first[name]; !known || !at.After(before) {
-			if !known {
-				first[name] = at
-			}
-			return false
+		before, known := first[name]
+		if !known || isClockSetBack(before, at) {
+			first[name] = at
 		}
+		confirmed = confirmed && known && at.After(before)
 	}
-	return true
+	return confirmed
 }

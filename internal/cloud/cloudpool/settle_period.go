@@ -1,6 +1,16 @@
 package cloudpool
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
+
+// maxObservationAge is longer than the age of any observation. The reference server's are at most 5 minutes old.
+const maxObservationAge = 10 * time.Minute
+
+// isClockSetBack reports whether an observation is so old, compared with an earlier one, that the server's clock was set back.
+// All waits for a newer observation then start again. Otherwise they would last until the clock has caught up.
+func isClockSetBack(earlier, at time.Time) bool { return at.Before(earlier.Add(-maxObservationAge)) }
 
 // settlePeriod measures how long a server may report a terminated machine as alive.
 type settlePeriod struct {
@@ -19,7 +29,10 @@ func (s *settlePeriod) recordEarlierObservation(at time.Time) {
 
 // recordObservation records an observation that was read after the termination.
 func (s *settlePeriod) recordObservation(at time.Time) {
-	if s.after.IsZero() && at.After(s.before) {
+	switch {
+	case isClockSetBack(cmp.Or(s.after, s.before), at):
+		*s = settlePeriod{before: at}
+	case s.after.IsZero() && at.After(s.before):
 		s.after = at
 	}
 }
