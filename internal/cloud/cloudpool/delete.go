@@ -119,28 +119,34 @@ func (p *Provider) terminate(ctx context.Context, f foundMachine, options cloud.
 
 // findInFreshObservation calls findMachine until a termination of the machine cannot be a second one, and returns the
 // machine. Its observation of the pool is then newer than this provider, and shows all earlier terminations. A machine that
-// is already being deleted needs no such observation.
+// is already being deleted needs no such observation. If the wait would outlast ObservationWait, findInFreshObservation
+// returns its error at once.
 func (p *Provider) findInFreshObservation(ctx context.Context, name string, options cloud.DeleteOptions, findMachine func() (foundMachine, error)) (foundMachine, error) {
 	var answer foundMachine
 	var wait string
-	known, err := p.pollUntilTrue(ctx, func() (_ bool, err error) {
+	waitsLong := p.config.settleTime() > p.config.observationWait() // for all reasons but the first observation
+	_, err := p.pollUntilTrue(ctx, func() (_ bool, err error) {
+		wait = ""
 		if answer, err = findMachine(); err == nil && answer.State != cloud.Deleting {
 			wait, err = p.reasonToAwaitObservation(ctx, &answer, options)
 		}
-		return err == nil && (answer.State == cloud.Deleting || wait == ""), err
+		return err == nil && (wait == "" || wait != awaitsFirstObservation && waitsLong), err
 	})
-	if err != nil || known {
+	if err != nil || wait == "" {
 		return answer, err
 	}
 	return foundMachine{}, &needsObservationError{p.config.pollInterval(), fmt.Errorf(
 		"machine %s: waiting for a new observation of its pool, because it must not be terminated twice: %s", name, wait)}
 }
 
+// awaitsFirstObservation is the reason to wait before this provider has read two observations.
+const awaitsFirstObservation = "the server has not observed its cloud since this program started"
+
 // reasonToAwaitObservation returns why the server may already have accepted a termination of the machine, although the
 // observation still lists it. It returns "" if this is impossible.
 func (p *Provider) reasonToAwaitObservation(ctx context.Context, f *foundMachine, options cloud.DeleteOptions) (string, error) {
 	if !f.observation.isNewerThanProvider() {
-		return "the server has not observed its cloud since this program started", nil
+		return awaitsFirstObservation, nil
 	}
 	if err := p.unansweredTermination(f); err != nil {
 		return fmt.Sprintf("its last termination got no valid answer (%s)", err), nil

@@ -34,6 +34,7 @@ type failingServer struct {
 	surplus  int  // by how much the machine exceeds the desired size
 	idle     bool // the machine is not a member of its pool
 	page     bool // answer terminations with a page
+	reads    int  // how often the machines were read
 	requests []wire.Removal
 	// delay, if set, is called before each answer about the machines, and before each answer to a termination.
 	delay func(r *http.Request)
@@ -45,6 +46,7 @@ func (s *failingServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if r.Method == http.MethodGet {
+		s.reads++
 		if !s.frozen {
 			s.observed = s.observed.Add(time.Second)
 		}
@@ -252,6 +254,32 @@ func TestI4MachineTerminatedByOtherProcessIsNotTerminatedAgain(t *testing.T) {
 	s.surplus, s.requests = 0, nil
 	deleteLater(0, 0)
 	deleteLater(time.Second, 1)
+}
+
+// TestLongWaitReadsPoolOnce has waits of a minute. A call that waits for an observation for a second polls the server
+// in vain.
+func TestLongWaitReadsPoolOnce(t *testing.T) {
+	const machine = "aws:///i-0123456789abcdef0"
+	for name, begin := range map[string]func(s *failingServer, p *Provider){
+		"after an unanswered termination": func(s *failingServer, p *Provider) {
+			s.page = true
+			if _, err := p.Delete(t.Context(), machine); err == nil || cloud.IsThrottled(err) {
+				t.Errorf("%v, want an invalid answer", err)
+			}
+		},
+		"while the pool has more machines than desired": func(s *failingServer, p *Provider) {
+			must.NoError(t, check.Err(p.Instances(t.Context(), "workers")))
+			s.observed, s.surplus = s.observed.Add(time.Second), 1
+		},
+	} {
+		s := &failingServer{id: "i-0123456789abcdef0", observed: time.Now().UTC().Truncate(time.Second)}
+		p := newTestProvider(t, s)
+		p.config.ObservationWait = nil
+		begin(s, p)
+		s.frozen, s.reads = true, 0
+		_, err := p.Delete(t.Context(), machine)
+		check.Not(t, !cloud.IsThrottled(err) || s.reads != 1, "%s: %v after %d reads, want to wait after one", name, err, s.reads)
+	}
 }
 
 func TestOwnTerminationKeepsASettledSurplus(t *testing.T) {
