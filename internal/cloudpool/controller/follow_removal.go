@@ -215,7 +215,11 @@ func (s *updateScope) checkRetirementProgress(ctx context.Context, m *v1alpha1.P
 	if s.update.Spec.Type != v1alpha1.SetPoolSize && isNodeGone(rt) && cloudFailure != "" && api.ContainsNotMember(message) {
 		return report(NotFound)
 	}
-	failing, stalled := s.timers.trackStateDuration("trouble of "+m.ID, cloudFailure), s.timers.trackStateDuration("stage of "+m.ID, retirementProgressKey(rt))
+	stalled := s.timers.trackStateDuration("stage of "+m.ID, retirementProgressKey(rt))
+	failing := time.Duration(0)
+	if code != retirement.CloudBusy { // a wait, for example for an observation of the pool, neither begins nor ends a failure
+		failing = s.timers.trackStateDuration("trouble of "+m.ID, cloudFailure)
+	}
 	if isNodeGone(rt) && stalled > s.opts.Timeouts.FailureTolerance {
 		if _, _, err := s.findInPoolOrMarkRemoved(ctx, m); err != nil || m.State == v1alpha1.MachineRemoved {
 			return err

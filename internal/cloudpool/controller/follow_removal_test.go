@@ -156,6 +156,7 @@ func TestStalledRetirementEndsUpdate(t *testing.T) {
 		"node has finalizer":         {v1alpha1.Drained, "", true, false, 11 * time.Minute, ClusterUnavailable, "continues without this update", false},
 		"manager is gone after node": {v1alpha1.NodeDeleted, "", true, false, 11 * time.Minute, ClusterUnavailable, "continues without this update", false},
 		"cloud does not start":       {v1alpha1.NodeDeleted, "", true, true, 11 * time.Minute, BackendUnavailable, "continues without this update", false},
+		"cloud is busy":              {v1alpha1.NodeDeleted, retirement.CloudBusy, true, false, 11 * time.Minute, BackendUnavailable, "continues without this update", false},
 	} {
 		for _, up := range updates {
 			t.Run(fmt.Sprint(name, ", ", up.Kind, ", decrement: ", up.Decrement), func(t *testing.T) {
@@ -281,6 +282,30 @@ func TestCloudFailureAfterDrainIsReported(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestWaitForCloudDoesNotEndItsFailure has a termination without a valid answer. The retirement then waits for new
+// observations of the pool, and sends the termination again without success.
+func TestWaitForCloudDoesNotEndItsFailure(t *testing.T) {
+	simulate(t, 3, func(t *testing.T, s *sim) {
+		a := s.startReplica("a")
+		submitted := mustSubmit(t, a, Update{Kind: SetSize, DesiredSize: 2})
+		s.advance(5 * time.Second)
+		rt := s.listRetirements()[0]
+		s.deleteNode(rt.Spec.NodeName)
+		for _, step := range []struct {
+			code    string
+			lasts   time.Duration
+			reports bool
+		}{{retirement.CloudFailed, 10 * time.Second, false}, {retirement.CloudBusy, 2 * time.Minute, false}, {retirement.CloudFailed, 10 * time.Second, true}} {
+			s.setRetirementPhase(rt.Name, v1alpha1.NodeDeleted, step.code)
+			s.advance(step.lasts)
+			is, err := a.FindUpdate(t.Context(), submitted.ID)
+			if answer, ok := is.withClientOutcome(); err != nil || ok != step.reports || ok && answer.Outcome.Result != BackendUnavailable {
+				t.Fatalf("%s for %s: %+v, %v; want an error for the client: %t", step.code, step.lasts, answer.Outcome, err, step.reports)
+			}
+		}
+	})
 }
 
 // TestDrainKeepsItsTimeWhileCloudFails has a drain in which no pod ends: a pod may need long, and the cloud may be asked
