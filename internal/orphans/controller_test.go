@@ -311,6 +311,20 @@ func TestI7FleetWithoutNodesIsReportedAndNotDeleted(t *testing.T) {
 	})
 }
 
+// TestI7TaintedControlPlaneNodeDoesNotCountAsJoined has a control plane node without the label, and has lost all other Nodes.
+func TestI7TaintedControlPlaneNodeDoesNotCountAsJoined(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &markingFake{instances: []cloud.Instance{newInstance("a", time.Hour), newInstance("cp", time.Hour)}}
+		cp := newNode("cp", "", corev1.ConditionTrue)
+		cp.Spec.Taints = []corev1.Taint{{Key: "node-role.kubernetes.io/control-plane", Effect: corev1.TaintEffectNoSchedule}}
+		f := startFixture(t, r, nil, cp)
+		f.advance(time.Hour)
+		if len(r.deletedIDs()) != 0 {
+			t.Errorf("deleted %q, although only the control plane has a Node", r.deletedIDs())
+		}
+	})
+}
+
 // TestI4InstanceWithoutOwnGroupIsNotDeleted has instances of a NodeGroup in another manager's file, and of another
 // manager's NodeGroup. They do not count in the limit.
 func TestI4InstanceWithoutOwnGroupIsNotDeleted(t *testing.T) {

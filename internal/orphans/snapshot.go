@@ -11,9 +11,9 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/drainability/fromcorev1"
 	"github.com/slipway-dev/slipway/internal/nodegroup"
 	"github.com/slipway-dev/slipway/internal/provisioning/plan"
-	"github.com/slipway-dev/slipway/internal/retirement"
 	"github.com/slipway-dev/slipway/internal/retirement/disruptionbudget"
 )
 
@@ -139,7 +139,7 @@ func (s *Controller) readNodes(ctx context.Context) (nodes []corev1.Node, summar
 			n := &page.Items[i]
 			summaries = append(summaries, Node{
 				Name: n.Name, ProviderID: n.Spec.ProviderID, SystemUUID: n.Status.NodeInfo.SystemUUID, Ready: disruptionbudget.IsReady(n),
-				Created: n.CreationTimestamp.Time, ControlPlane: retirement.IsControlPlaneNode(n.Labels),
+				Created: n.CreationTimestamp.Time, ControlPlane: fromcorev1.NodeFacts(n).ControlPlane != "",
 			})
 			nodes = append(nodes, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, Labels: n.Labels}})
 		}

@@ -16,6 +16,8 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
+	noderules "github.com/slipway-dev/slipway/internal/drainability/node"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/nodegroup/acceptance"
 )
 
@@ -125,8 +127,8 @@ func (p *retirementScope) identifyTarget(ctx context.Context) (v1alpha1.Captured
 	case p.node != nil && spec.NodeUID != "" && spec.NodeUID != captured.NodeUID:
 		return captured, newEnd(NodeReplaced, "the Node's UID is %s, and spec.nodeUID is %s: it is another Node of the same name",
 			captured.NodeUID, spec.NodeUID)
-	case p.node != nil && IsControlPlaneNode(p.node.Labels):
-		return captured, newEnd(ControlPlane, "control plane nodes are not retired")
+	case p.node != nil && findControlPlaneMark(p.node) != "":
+		return captured, newEnd(ControlPlane, "control plane nodes are not retired: Node %s has the %s", p.node.Name, findControlPlaneMark(p.node))
 	case captured.ProviderID == "" && p.node.Status.NodeInfo.SystemUUID == "":
 		return captured, errNoProviderID
 	}
@@ -299,12 +301,10 @@ func groupNames(groups []v1alpha1.NodeGroup) []string {
 	return all
 }
 
-// IsControlPlaneNode reports whether a Node with these labels belongs to the control plane. It knows the current and
-// the former label of kubeadm.
-func IsControlPlaneNode(nodeLabels map[string]string) bool {
-	_, is := nodeLabels["node-role.kubernetes.io/control-plane"]
-	_, was := nodeLabels["node-role.kubernetes.io/master"]
-	return is || was
+func findControlPlaneMark(n *kubeapi.Node) string {
+	return noderules.FindControlPlaneMark(n.Labels, func(key string) bool {
+		return slices.ContainsFunc(n.Spec.Taints, func(t kubeapi.Taint) bool { return t.Key == key })
+	})
 }
 
 // selectProvider determines the cloud of the retirement. It is the cloud of the group. Without a group it is the cloud

@@ -199,6 +199,7 @@ func TestI10UnretirableNodeIsRefused(t *testing.T) {
 		"a protected pod":            {spec, func(s *sim) { s.addPod("a", "p", protectedPod) }, ProtectedPod},
 		"a pod without a controller": {spec, func(s *sim) { s.addPod("a", "p", func(p *simPod) { p.OwnerReferences = nil }) }, ProtectedPod},
 		"a control plane":            {spec, func(s *sim) { s.changeNode("a", withLabel("node-role.kubernetes.io/control-plane")) }, ControlPlane},
+		"a control plane, by taint":  {spec, func(s *sim) { s.changeNode("a", withTaint("node-role.kubernetes.io/control-plane")) }, ControlPlane},
 		"a protected node":           {spec, func(s *sim) { s.changeNode("a", withAnnotations("slipway.dev/do-not-evict", "true")) }, ProtectedNode},
 		"protected for Karpenter":    {spec, func(s *sim) { s.changeNode("a", withAnnotations("karpenter.sh/do-not-disrupt", "true")) }, ProtectedNode},
 		"protected from scale-down":  {spec, func(s *sim) { s.changeNode("a", withAnnotations(drainability.ScaleDownDisabled, "true")) }, ProtectedNode},

@@ -26,6 +26,7 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/drainability/grouppolicy"
+	noderules "github.com/slipway-dev/slipway/internal/drainability/node"
 	"github.com/slipway-dev/slipway/internal/placement/live"
 	"github.com/slipway-dev/slipway/internal/placement/planner"
 	"github.com/slipway-dev/slipway/internal/placement/saved"
@@ -191,6 +192,21 @@ func (c *Cluster) CachedNodes() ([]*corev1.Node, error) {
 		return nil, err
 	}
 	return c.nodes.List(labels.Everything())
+}
+
+// listAPIServerNodes returns the names of the nodes with an API server pod, from the cache.
+func (c *Cluster) listAPIServerNodes() (map[string]bool, error) {
+	if err := c.checkSynced(); err != nil {
+		return nil, err
+	}
+	pods, err := c.pods.Pods(metav1.NamespaceSystem).List(labels.Everything())
+	nodes := map[string]bool{}
+	for _, p := range pods {
+		if noderules.IsAPIServerPod(p.Namespace, p.Name, p.Spec.NodeName, p.Labels) {
+			nodes[p.Spec.NodeName] = true
+		}
+	}
+	return nodes, err
 }
 
 func (c *Cluster) listCached(ctx context.Context, into client.ObjectList, o ...client.ListOption) error {

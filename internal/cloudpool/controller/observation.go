@@ -27,6 +27,8 @@ type observation struct {
 	retiring map[string]*v1alpha1.NodeRetirement
 	// leavingNodes are the names of all nodes in the cluster with an unfinished NodeRetirement.
 	leavingNodes map[string]bool
+	// apiServerNodes are the names of all nodes in the cluster with an API server pod.
+	apiServerNodes map[string]bool
 }
 
 func (u *Updater) observePool(ctx context.Context) (*observation, error) {
@@ -40,6 +42,9 @@ func (u *Updater) observePool(ctx context.Context) (*observation, error) {
 	}
 	if w.nodes, err = u.opts.Cluster.CachedNodes(); err != nil {
 		return nil, NewClusterFailure("reading the nodes", err)
+	}
+	if w.apiServerNodes, err = u.opts.Cluster.listAPIServerNodes(); err != nil {
+		return nil, NewClusterFailure("reading the pods", err)
 	}
 	provider, group := u.opts.Backend.Provider()
 	w.rules, w.groupName, err = u.opts.Cluster.loadGroupRules(ctx, provider.Name(), group, u.opts.Labels, u.opts.SystemLocalStorage)
@@ -72,7 +77,7 @@ func (u *Updater) chooseMachinesToRemove(w *observation, up *v1alpha1.PoolUpdate
 	q := matching.DecisionInput{
 		Desired: int(*up.Spec.DesiredSize), Pairing: &w.pairing, Leaving: map[string]bool{}, Refused: map[string]string{}, Only: allowedMachines,
 		NodeRegistrationTimeout: u.opts.Timeouts.NodeRegistration, Now: time.Now(), Policy: u.opts.Policy, Rules: w.rules, Nodes: w.nodes,
-		KeepLastWorker: !u.opts.RemoveLastWorker, RetiringNodes: w.leavingNodes, ChooseNodes: u.opts.Cluster.chooseNodesToRemove,
+		KeepLastWorker: !u.opts.RemoveLastWorker, RetiringNodes: w.leavingNodes, APIServerNodes: w.apiServerNodes, ChooseNodes: u.opts.Cluster.chooseNodesToRemove,
 	}
 	for _, m := range up.Status.Machines {
 		switch m.State {
@@ -153,7 +158,7 @@ func (u *Updater) findRemovalRefusal(w *observation, m *matching.Member, makesEv
 	}
 	leaving := maps.Clone(w.leavingNodes)
 	leaving[p.Node] = true
-	if !u.opts.RemoveLastWorker && matching.WouldRemoveLastWorker(w.nodes, leaving) {
+	if !u.opts.RemoveLastWorker && matching.WouldRemoveLastWorker(w.nodes, w.apiServerNodes, leaving) {
 		p.Rule, p.Message = matching.RuleLastWorker, matching.LastWorkerText
 		return p, nil
 	}

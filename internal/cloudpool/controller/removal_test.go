@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -393,6 +394,37 @@ func TestLeavingNodeOfOtherPoolIsNoWorker(t *testing.T) {
 		}
 		check.ErrorContains(t, check.Err(a.SubmitOrFindEqual(t.Context(), Update{Kind: Terminate, MachineID: newUUID(1)}, a.CheckCanRemoveMachine)))
 	})
+}
+
+// TestControlPlaneNodeIsNoWorker has control plane nodes without the label, as some distributions have.
+func TestControlPlaneNodeIsNoWorker(t *testing.T) {
+	for name, mark := range map[string]func(s *sim, n *corev1.Node) error{
+		"by taint": func(s *sim, n *corev1.Node) error {
+			n.Spec.Taints = []corev1.Taint{{Key: "node-role.kubernetes.io/control-plane", Effect: corev1.TaintEffectNoSchedule}}
+			return check.Err(s.kube.CoreV1().Nodes().Update(s.t.Context(), n, metav1.UpdateOptions{}))
+		},
+		"by API server pod": func(s *sim, n *corev1.Node) error {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "kube-apiserver-" + n.Name}, Spec: corev1.PodSpec{NodeName: n.Name}}
+			return check.Err(s.kube.CoreV1().Pods("kube-system").Create(s.t.Context(), pod, metav1.CreateOptions{}))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulate(t, 1, func(t *testing.T, s *sim) {
+				s.createNode("cp", 9)
+				n, err := s.kube.CoreV1().Nodes().Get(t.Context(), "cp", metav1.GetOptions{})
+				must.NoError(t, err)
+				must.NoError(t, mark(s, n))
+				a := s.startReplica("a")
+				s.advance(time.Second)
+				d, err := a.PlanShrinkTo(t.Context(), 0)
+				if err != nil || len(d.Victims) != 0 || len(d.Skipped) != 1 || d.Skipped[0].Rule != matching.RuleLastWorker {
+					t.Errorf("size 0: %+v, %v; want the last worker to stay", d, err)
+				}
+				want := Update{Kind: Terminate, MachineID: newUUID(1)}
+				check.ErrorContains(t, a.CheckCanRemoveMachine(t.Context(), &want), matching.LastWorkerText)
+			})
+		})
+	}
 }
 
 // failDeletion puts the first retirement into a state where the node is gone and the cloud does not delete the machine.

@@ -11,8 +11,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	api "github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
+	"github.com/slipway-dev/slipway/internal/drainability/fromcorev1"
+	noderules "github.com/slipway-dev/slipway/internal/drainability/node"
 	"github.com/slipway-dev/slipway/internal/placement/planner"
-	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
 // Decision says which machines to remove so that a pool reaches a size, and why the other machines are not removed. It
@@ -95,9 +96,10 @@ type DecisionInput struct {
 	Policy planner.Policy
 	Rules  planner.Options
 	// Nodes are all nodes of the cluster. Retiring are the names of all nodes with an unfinished NodeRetirement, of any pool.
-	// KeepLastWorker protects the last Ready and schedulable node.
+	// APIServerNodes are the names of all nodes with an API server pod. KeepLastWorker protects the last Ready and schedulable node.
 	Nodes          []*corev1.Node
 	RetiringNodes  map[string]bool
+	APIServerNodes map[string]bool
 	KeepLastWorker bool
 	// ChooseNodes chooses up to k nodes that no rule protects.
 	ChooseNodes func(k int, policy planner.Policy, rules planner.Options) (*planner.VictimSelection, error)
@@ -249,7 +251,7 @@ func (d *Decision) chooseMachinesWithNode(q *DecisionInput, candidates []*Member
 	}
 	for _, v := range selection.Victims {
 		m := byNode[v.Node]
-		if q.KeepLastWorker && WouldRemoveLastWorker(q.Nodes, d.leavingNodes(q, v.Node)) {
+		if q.KeepLastWorker && WouldRemoveLastWorker(q.Nodes, q.APIServerNodes, d.leavingNodes(q, v.Node)) {
 			d.addSkipped(m, SkippedMachine{Rule: RuleLastWorker, Message: LastWorkerText})
 			continue
 		}
@@ -306,13 +308,14 @@ func (d *Decision) leavingNodes(q *DecisionInput, additional string) map[string]
 }
 
 // WouldRemoveLastWorker reports whether no Ready and schedulable node remains without the leaving nodes. Control plane
-// nodes do not count.
-func WouldRemoveLastWorker(nodes []*corev1.Node, leaving map[string]bool) bool {
+// nodes do not count. A node in apiServerNodes may have neither label nor taint of the control plane.
+func WouldRemoveLastWorker(nodes []*corev1.Node, apiServerNodes, leaving map[string]bool) bool {
 	return !slices.ContainsFunc(nodes, func(n *corev1.Node) bool {
-		ready := slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
-			return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
-		})
-		return !leaving[n.Name] && ready && !n.Spec.Unschedulable && n.DeletionTimestamp == nil && !retirement.IsControlPlaneNode(n.Labels)
+		if leaving[n.Name] || apiServerNodes[n.Name] {
+			return false
+		}
+		facts := fromcorev1.NodeFacts(n)
+		return facts.ReadyStatus == noderules.ReadyTrue && !facts.Unschedulable && !facts.Deleting && facts.ControlPlane == ""
 	})
 }
 

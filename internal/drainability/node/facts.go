@@ -55,18 +55,10 @@ type Input struct {
 func NewFacts(in Input) Facts {
 	f := Facts{
 		RemovedBy: in.RemovedBy, Deleting: in.Deleting, Unschedulable: in.Unschedulable,
+		ControlPlane:     FindControlPlaneMark(in.Labels, in.HasTaint),
 		Virtual:          in.Labels["type"] == "virtual-kubelet",
 		Protections:      drainability.NodeProtections(in.Annotations, in.Created),
 		BeingRemovedMark: in.Annotations[drainability.BeingRemovedMark],
-	}
-	for _, mark := range controlPlaneMarks {
-		if _, ok := in.Labels[mark]; ok {
-			f.ControlPlane = "label " + mark
-			break
-		} else if in.HasTaint(mark) {
-			f.ControlPlane = "taint " + mark
-			break
-		}
 	}
 	switch in.ReadyStatus {
 	case "True":
@@ -75,6 +67,19 @@ func NewFacts(in Input) Facts {
 		f.ReadyStatus = ReadyFalse
 	}
 	return f
+}
+
+// FindControlPlaneMark returns the label or taint that makes a node part of the control plane, for example "taint
+// node-role.kubernetes.io/control-plane", or "" for none.
+func FindControlPlaneMark(labels map[string]string, hasTaint func(key string) bool) string {
+	for _, mark := range controlPlaneMarks {
+		if _, ok := labels[mark]; ok {
+			return "label " + mark
+		} else if hasTaint(mark) {
+			return "taint " + mark
+		}
+	}
+	return ""
 }
 
 // IsAPIServerPod reports whether the pod is a static API server pod. A node with such a pod belongs to the control
