@@ -21,8 +21,7 @@ func (p *retirementScope) awaitGroupObserved(g *v1alpha1.NodeGroup) error {
 	if acceptance.FromGroup(g).IsObserved() || p.controller.options.Selector != nil && !p.controller.options.Selector.Matches(labels.Set(g.Labels)) {
 		return nil
 	}
-	blockedReason := newReason(GroupNotReady, "", "the status of the NodeGroup %s does not reflect its current generation yet", g.Name)
-	return &waitError{after: groupObservedPoll, message: blockedReason.Message, reasons: []v1alpha1.RetirementReason{blockedReason}, noEvent: true}
+	return newTemporarilyBlocked(groupObservedPoll, newReason(GroupNotReady, "", "the status of the NodeGroup %s does not reflect its current generation yet", g.Name))
 }
 
 // checkGroupNotRefused ends the retirement if its group is refused.

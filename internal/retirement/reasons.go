@@ -89,6 +89,11 @@ func newBlocked(after time.Duration, reasons ...v1alpha1.RetirementReason) error
 	return &waitError{after: after, message: joinReasons(reasons), reasons: reasons}
 }
 
+// newTemporarilyBlocked returns a waitError for an obstacle that ends on its own, and that may come back often.
+func newTemporarilyBlocked(after time.Duration, reason v1alpha1.RetirementReason) error {
+	return &waitError{after: after, message: reason.Message, reasons: []v1alpha1.RetirementReason{reason}, noEvent: true}
+}
+
 func asWaitError(err error) *waitError {
 	var w *waitError
 	if errors.As(err, &w) {

@@ -602,8 +602,12 @@ func TestThrottlingCloudIsNotCalledBeforeRetryAfter(t *testing.T) {
 			return nil
 		})
 		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
-		rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour)
+		c, emitted := s.newRecordedController(t)
+		rt := s.reconcileUntilDone(ctx, c, "r", time.Hour)
 		s.checkRetired(t, "a")
+		for _, e := range emitted() {
+			check.Not(t, strings.Contains(e, CloudBusy), "throttling ends on its own, and wrote an Event: %s", e)
+		}
 		if len(asked) < 2 || asked[1].Sub(asked[0]) < 25*time.Second || rt.Status.Operation.Attempts != 1 {
 			t.Errorf("asked at %v, and %d attempts are counted; want 1: a refusal in passing is none", asked, rt.Status.Operation.Attempts)
 		}

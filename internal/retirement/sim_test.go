@@ -764,6 +764,21 @@ func (s *sim) newController(t *testing.T) *Controller {
 	})
 }
 
+// newRecordedController returns the controller of a new process. emitted returns the texts of its Events since the last
+// call.
+func (s *sim) newRecordedController(t *testing.T) (c *Controller, emitted func() []string) {
+	t.Helper()
+	c = s.newController(t)
+	recorder := events.NewFakeRecorder(1000)
+	c.options.Events, c.events = recorder, eventRecorder{recorder}
+	return c, func() (all []string) {
+		for len(recorder.Events) > 0 {
+			all = append(all, <-recorder.Events)
+		}
+		return all
+	}
+}
+
 // createRetirement creates a NodeRetirement.
 func (s *sim) createRetirement(t *testing.T, name string, spec v1alpha1.NodeRetirementSpec) {
 	t.Helper()

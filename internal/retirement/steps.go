@@ -110,7 +110,7 @@ func (p *retirementScope) endOrRequeueOnStepError(ctx context.Context, s step, e
 	case errors.As(err, &endErr):
 		return p.endEarly(ctx, endErr.reasons)
 	case cloud.IsThrottled(err):
-		err = newBlocked(max(cloud.RetryDelay(err), time.Second), newReason(CloudBusy, "", "%s", err))
+		err = newTemporarilyBlocked(max(cloud.RetryDelay(err), time.Second), newReason(CloudBusy, "", "%s", err))
 	case cloud.RefusalOf(err) != "": // such as a missing permission, which may be granted
 		err = newBlocked(p.controller.options.Intervals.Poll, newReason(CloudRefused, "", "%s", err))
 	case apierrors.IsConflict(err):
