@@ -55,14 +55,10 @@ func (a eventRecorder) emitOnRetirementAndNode(rt *v1alpha1.NodeRetirement, kind
 }
 
 func toEventNode(rt *v1alpha1.NodeRetirement) *corev1.Node {
-	n := &corev1.Node{
+	return &corev1.Node{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
-		ObjectMeta: metav1.ObjectMeta{Name: rt.Spec.NodeName},
+		ObjectMeta: metav1.ObjectMeta{Name: rt.Spec.NodeName, UID: targetNodeUID(rt)},
 	}
-	if rt.Status.Captured != nil {
-		n.UID = rt.Status.Captured.NodeUID
-	}
-	return n
 }
 
 func (a eventRecorder) recordCordoned(rt *v1alpha1.NodeRetirement) {

@@ -107,11 +107,16 @@ func (p *retirementScope) isSameNode(o *v1alpha1.NodeRetirement) bool {
 // MayTargetNode reports whether a retirement with the name of a Node may retire the Node with this UID. It does not if it
 // retires an earlier Node of the same name. An unknown UID may be any.
 func MayTargetNode(rt *v1alpha1.NodeRetirement, uid types.UID) bool {
-	target := rt.Spec.NodeUID
-	if captured := rt.Status.Captured; captured != nil {
-		target = captured.NodeUID
-	}
+	target := targetNodeUID(rt)
 	return target == "" || uid == "" || target == uid
+}
+
+// targetNodeUID returns the UID of the retirement's Node, or "" if it is unknown. Before the capture, it is the UID in the spec.
+func targetNodeUID(rt *v1alpha1.NodeRetirement) types.UID {
+	if captured := rt.Status.Captured; captured != nil {
+		return captured.NodeUID
+	}
+	return rt.Spec.NodeUID
 }
 
 // isNoticeOnNode reports whether the notice of the retirement is still recorded on its Node. As long as it is, the
@@ -122,10 +127,6 @@ func (c *Controller) isNoticeOnNode(ctx context.Context, rt *v1alpha1.NodeRetire
 	if ref == nil {
 		return false, nil
 	}
-	uid := rt.Spec.NodeUID
-	if captured := rt.Status.Captured; captured != nil {
-		uid = captured.NodeUID
-	}
 	node, err := c.options.API.GetNode(ctx, rt.Spec.NodeName)
 	switch {
 	case kubeapi.IsNotFound(err):
@@ -133,7 +134,7 @@ func (c *Controller) isNoticeOnNode(ctx context.Context, rt *v1alpha1.NodeRetire
 	case err != nil:
 		return false, err
 	}
-	return node.UID == string(uid) && report.HasRecord(node.Annotations, ref.Source, ref.ID), nil
+	return node.UID == string(targetNodeUID(rt)) && report.HasRecord(node.Annotations, ref.Source, ref.ID), nil
 }
 
 // isAwaitingInstanceGone reports whether the retirement is for a notice and only waits until its instance is gone. Such

@@ -217,6 +217,21 @@ func TestI10UnretirableNodeIsRefused(t *testing.T) {
 	}
 }
 
+// TestRefusalIsShownOnTheNode refuses before the capture, when the UID of the Node is known only from the spec.
+func TestRefusalIsShownOnTheNode(t *testing.T) {
+	withGroupOfTwo(t, func(t *testing.T, ctx context.Context, s *sim) {
+		s.changeNode("a", withLabel("node-role.kubernetes.io/control-plane"))
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", NodeUID: s.getNode("a").UID})
+		c, emitted := s.newRecordedController(t)
+		requirePhase(t, s.reconcileUntilDone(ctx, c, "r", time.Minute), v1alpha1.Refused, ControlPlane)
+		all := emitted()
+		check.Len(t, 2, all) // on the NodeRetirement and on the Node
+		for _, e := range all {
+			check.Contains(t, e, "Warning RetirementRefused ControlPlane")
+		}
+	})
+}
+
 func withAnnotations(keysAndValues ...string) func(*corev1.Node) {
 	return func(n *corev1.Node) {
 		n.Annotations = map[string]string{}
