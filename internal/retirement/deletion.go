@@ -337,3 +337,16 @@ func (p *retirementScope) successMessage() string {
 	}
 	return s
 }
+
+// failureMessage says which steps of a retirement that ends with this reason are done, and which are not.
+func (p *retirementScope) failureMessage(reason string) string {
+	captured := p.rt.Status.Captured
+	if captured == nil { // another client has changed the status
+		return reason
+	}
+	node := "is being deleted"
+	if p.hasReached(v1alpha1.NodeDeleted) {
+		node = "is deleted"
+	}
+	return fmt.Sprintf("the Node %s, and Slipway does not delete the instance %s in the cloud %s: %s", node, captured.ProviderID, captured.Provider, reason)
+}

@@ -293,11 +293,14 @@ func (p *retirementScope) finishRetirement(ctx context.Context, phase v1alpha1.P
 ) {
 	status, message := metav1.ConditionFalse, joinReasons(reasons)
 	code := string(phase)
-	switch {
-	case phase == v1alpha1.Succeeded:
-		status, message = metav1.ConditionTrue, p.successMessage()
-	case len(reasons) > 0:
+	if len(reasons) > 0 {
 		code = reasons[0].Code
+	}
+	switch phase {
+	case v1alpha1.Succeeded:
+		status, message = metav1.ConditionTrue, p.successMessage()
+	case v1alpha1.Failed:
+		message = p.failureMessage(message)
 	}
 	p.setCondition(v1alpha1.RetirementSucceeded, status, code, message)
 	p.setPhase(phase, &p.rt.Status.Times.Finished, "", message, reasons)

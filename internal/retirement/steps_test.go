@@ -127,6 +127,32 @@ func TestInstanceIsDeletedDespiteNewNodeOfSameName(t *testing.T) {
 	}
 }
 
+func TestFailedRetirementSaysWhatIsLeft(t *testing.T) {
+	for name, tt := range map[string]struct {
+		before, after func(*sim)
+		want          string
+	}{
+		"the instance belongs to a new Node": {
+			func(*sim) {}, func(s *sim) { s.reregisterAs("a", "c") },
+			"the Node is deleted, and Slipway does not delete the instance sim://a in the cloud sim: the instance sim://a belongs to the Node c",
+		},
+		"another tool removes the Node during its deletion": {
+			func(s *sim) { s.changeNode("a", setFinalizer) }, func(s *sim) { s.changeNode("a", withTaint("ToBeDeletedByClusterAutoscaler")) },
+			"the Node is being deleted, and Slipway does not delete the instance sim://a in the cloud sim: the node is being removed by",
+		},
+	} {
+		t.Run(name, groupOfTwo(func(t *testing.T, ctx context.Context, s *sim) {
+			tt.before(s)
+			s.afterNodeDeletion(func() { tt.after(s) })
+			s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+			rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour)
+			requirePhase(t, rt, v1alpha1.Failed)
+			check.Contains(t, rt.Status.Message, tt.want)
+			check.Not(t, s.deletionRequested["sim://a"], "the instance is deleted")
+		}))
+	}
+}
+
 // laggingCloud shows an instance as running for 3 s after its operation has ended.
 type laggingCloud struct {
 	simCloud
