@@ -15,6 +15,7 @@ type ObjectMeta struct {
 	Labels                     map[string]string `json:"labels,omitempty"`
 	Annotations                map[string]string `json:"annotations,omitempty"`
 	OwnerReferences            []OwnerReference  `json:"ownerReferences,omitempty"`
+	Finalizers                 []string          `json:"finalizers,omitempty"`
 	CreationTimestamp          time.Time         `json:"creationTimestamp,omitzero"`
 	DeletionTimestamp          *time.Time        `json:"deletionTimestamp,omitempty"`
 	DeletionGracePeriodSeconds *int64            `json:"deletionGracePeriodSeconds,omitempty"`

@@ -3,6 +3,7 @@ package retirement
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -130,7 +131,8 @@ func (p *retirementScope) awaitNodeGone(ctx context.Context) error {
 		p.sameNamedNode = node
 		return nil
 	}
-	return newWait(p.controller.options.Intervals.CloudPoll, "the Node is being deleted: waiting for its finalizers")
+	return newWait(p.controller.options.Intervals.CloudPoll, "the Node is being deleted, and waits for its finalizers (%s): their owners must remove them; "+
+		"the retirement cannot be cancelled any more", strings.Join(node.Finalizers, ", "))
 }
 
 // deleteInstance requests the deletion of the instance, and polls the cloud until the deletion is done.

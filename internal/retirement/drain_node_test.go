@@ -191,6 +191,10 @@ func TestNodeDeletionHeldByFinalizersIsNotUndone(t *testing.T) {
 				t.Errorf("%s: %+v, want it held up by %s", rt.Status.Message, rt.Status.Reasons, tt.blocking)
 			}
 			s.removePod("uid-late")
+			rt = s.reconcileUntilDone(ctx, c, "r", time.Minute)
+			if tt.blocking != DrainTimeout { // the result of the drain stays
+				check.Contains(t, rt.Status.Message, "waits for its finalizers (example.com/inventory)", "cannot be cancelled")
+			}
 			s.removeNodeFinalizers("a")
 			if rt = s.reconcileUntilDone(ctx, c, "r", time.Hour); !tt.cancelled && rt.Status.Phase != v1alpha1.Succeeded || tt.cancelled && rt != nil {
 				t.Errorf("%+v", rt)
