@@ -58,8 +58,7 @@ func (p *retirementScope) captureTarget(ctx context.Context) error {
 		return newEnd(NotConfirmed, "spec.providerID: the cloud does not find the instance %s, and the Node has no spec.providerID: "+
 			"whether it was the Node's instance is unknown", captured.ProviderID)
 	case cloud.IsNotFound(err) && isReady(p.node):
-		return newBlocked(p.controller.options.Intervals.Poll, newReason(Disagreement, "", "the cloud does not find the instance %s, but the Node is Ready",
-			captured.ProviderID))
+		return p.newCloudNodeMismatch(captured.ProviderID)
 	case cloud.IsNotFound(err):
 		p.rt.Status.InstanceGone = true
 	case err != nil:

@@ -64,7 +64,7 @@ func (p *retirementScope) checkNodeDeletable(ctx context.Context) error {
 	instance, err := p.readAndConfirmInstance(ctx, p.rt.Status.Captured.ProviderID)
 	switch {
 	case cloud.IsNotFound(err) && isReady(p.node):
-		return newBlocked(p.controller.options.Intervals.Poll, newReason(Disagreement, "", "the cloud does not find the instance, but the Node is Ready"))
+		return p.newCloudNodeMismatch(p.rt.Status.Captured.ProviderID)
 	case err != nil && !cloud.IsNotFound(err):
 		return err
 	case err == nil:
@@ -91,6 +91,12 @@ func (p *retirementScope) checkNodeDeletable(ctx context.Context) error {
 		return newWait(requeueSoon, "%d new pods are on the node: draining again", len(on.toEvict))
 	}
 	return nil
+}
+
+// newCloudNodeMismatch returns the error if the cloud does not find the instance of a Ready Node (invariant I7).
+func (p *retirementScope) newCloudNodeMismatch(providerID string) error {
+	return newBlocked(p.controller.options.Intervals.Poll, newReason(Disagreement, "instance "+providerID,
+		"the cloud %s does not find it, but the Node is Ready: check that the cloud's credential sees it", p.provider.Name()))
 }
 
 // podListMaxAge is the largest age of a drain's last pod list before the deletion of the Node. An older list is read

@@ -382,6 +382,7 @@ func TestI7InstanceGoneNeedsTwoProofs(t *testing.T) {
 		c := s.newController(t)
 		rt := s.reconcileUntilDone(ctx, c, "r", time.Hour)
 		requirePhase(t, rt, v1alpha1.Pending, Disagreement)
+		check.Contains(t, rt.Status.Message, "instance sim://a: the cloud sim does not find it")
 		s.checkNodeRestored(t, "a")
 		s.changeNode("a", setUnready)
 		if rt = s.reconcileUntilDone(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded || !rt.Status.InstanceGone {
