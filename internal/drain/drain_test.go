@@ -1045,17 +1045,24 @@ func TestForbiddenEvictionsAreRetriedRarely(t *testing.T) {
 	}
 }
 
-func TestDisableEvictionDeletesAndReportsBypassedPDBs(t *testing.T) {
+func TestDisableEvictionDeletesWithoutAskingPDBs(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		web := s.addBlockedPod("web")
 		r := runDrainTo(t, s, Drained, Options{DisableEviction: true})
 		if p := podReportOf(t, r, web); p.Removal != DeletedOnRequest || p.GivenGraceSeconds != 30 {
 			t.Errorf("%+v", p)
 		}
-		if len(s.findRequests("evict", nil)) != 0 || !strings.Contains(r.Summary(), "1 deleted despite a disruption budget") {
+		if len(s.findRequests("evict", nil)) != 0 || !strings.Contains(r.Summary(), ", 1 deleted without an eviction") {
 			t.Errorf("%s", r.Summary())
 		}
 	})
+}
+
+func TestSummaryHasTimeToTheDeadline(t *testing.T) {
+	deadline := time.Unix(100, 0)
+	for ended, want := range map[time.Duration]string{-2 * time.Second: "0 skipped, 2.0s before the deadline", 100 * time.Millisecond: "0 skipped, 0.1s after the deadline"} {
+		check.Contains(t, Report{StartedAt: deadline.Add(-time.Minute), EndedAt: deadline.Add(ended), Deadline: deadline}.Summary(), want)
+	}
 }
 
 func TestSelectSkipsOtherPods(t *testing.T) {

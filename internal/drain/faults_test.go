@@ -58,6 +58,7 @@ func TestI2BrokenWebhookForcesNoOtherNamespace(t *testing.T) {
 						t.Errorf("%s: %s after %s, want it evicted within 10 s", p.Name, got.Removal, got.RemovalRequestedAt.Sub(r.StartedAt))
 					}
 				}
+				check.Contains(t, r.Summary(), "0 remaining, 0 skipped, 40 deleted without an eviction, ")
 			}))
 		}
 	}

@@ -3,6 +3,7 @@ package drain
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -136,9 +137,17 @@ type Delay struct {
 	firstRefusal time.Time
 }
 
+// IsPDB reports whether the delay is a wait for a PDB.
+func (d Delay) IsPDB() bool { return d.Reason == ObstaclePDB || d.Reason == ObstacleMultiplePDBs }
+
 // WasCutShort reports whether a container of the pod was killed after less grace than the pod wanted.
 func (p PodReport) WasCutShort() bool {
 	return p.End == Killed && p.GivenGraceSeconds < p.WantedGraceSeconds
+}
+
+// HasBypassedPDB reports whether the deadline forced the deletion of the pod although a PDB denied its eviction (invariant I2).
+func (p PodReport) HasBypassedPDB() bool {
+	return p.Removal == ForceDeleted && slices.ContainsFunc(p.Delays, Delay.IsPDB)
 }
 
 // IsNotRemoved reports whether the pod had to be removed and is still on the node.
@@ -201,8 +210,17 @@ func (r Report) Summary() string {
 	t := r.Totals()
 	s := fmt.Sprintf("%s: %s after %.1fs: %d gone, %d remaining, %d skipped", r.Node, r.Outcome,
 		r.EndedAt.Sub(r.StartedAt).Seconds(), t.Gone, t.Remaining, t.Skipped)
-	if t.Forced > 0 {
-		s += fmt.Sprintf(", %d deleted despite a disruption budget", t.Forced)
+	bypassedPDBs := 0
+	for _, p := range r.Pods {
+		if p.HasBypassedPDB() {
+			bypassedPDBs++
+		}
+	}
+	if bypassedPDBs > 0 {
+		s += fmt.Sprintf(", %d deleted despite a disruption budget", bypassedPDBs)
+	}
+	if other := t.Forced - bypassedPDBs; other > 0 {
+		s += fmt.Sprintf(", %d deleted without an eviction", other)
 	}
 	if t.CutShort > 0 {
 		s += fmt.Sprintf(", %d cut short", t.CutShort)
@@ -210,8 +228,12 @@ func (r Report) Summary() string {
 	if t.Surged > 0 {
 		s += fmt.Sprintf(", %d after their successor was ready (%.0fs of service gained)", t.Surged, t.SecondsGained)
 	}
-	if !r.Deadline.IsZero() {
-		s += fmt.Sprintf(", %.1fs before the deadline", r.Deadline.Sub(r.EndedAt).Seconds())
+	switch left := r.Deadline.Sub(r.EndedAt).Seconds(); {
+	case r.Deadline.IsZero():
+	case left < 0:
+		s += fmt.Sprintf(", %.1fs after the deadline", -left)
+	default:
+		s += fmt.Sprintf(", %.1fs before the deadline", left)
 	}
 	return s
 }

@@ -255,7 +255,7 @@ func (r *podRow) wasCutShort() bool {
 
 func classOfWait(d drain.Delay) string {
 	switch {
-	case isPDB(d):
+	case d.IsPDB():
 		return "pdb"
 	case d.Reason == drain.ObstacleEarlierWave:
 		return "wait"

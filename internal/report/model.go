@@ -345,11 +345,6 @@ func startOfRemoval(p drain.PodReport) time.Time {
 	return p.TerminatingSince
 }
 
-// isPDB reports whether the delay is a wait for a PDB.
-func isPDB(d drain.Delay) bool {
-	return d.Reason == drain.ObstaclePDB || d.Reason == drain.ObstacleMultiplePDBs
-}
-
 // nameOfPDB returns the PDB of a delay. Reports of earlier versions name it only in the detail.
 func nameOfPDB(d drain.Delay) string { return cmp.Or(d.PDB, "not named") }
 
@@ -438,7 +433,7 @@ func sumPDBs(d *drain.Report) []PDBWait {
 			took[string(w.delay.Reason)+w.delay.PDB] += w.end.Sub(w.start).Seconds()
 		}
 		for _, delay := range p.Delays {
-			if !isPDB(delay) {
+			if !delay.IsPDB() {
 				continue
 			}
 			name := nameOfPDB(delay)

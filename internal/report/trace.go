@@ -111,9 +111,12 @@ func traceDrain(d Drain) []TraceEntry {
 		if p.Removal == drain.ForceDeleted || p.Removal == drain.DeletedOnRequest {
 			if forced++; forced <= maxTracedForced {
 				why := fmt.Sprintf("It got %d s of the %d s grace period that it wanted.", p.GivenGraceSeconds, p.WantedGraceSeconds)
-				if p.Removal == drain.ForceDeleted {
+				switch {
+				case p.HasBypassedPDB():
 					add(p.RemovalRequestedAt, true, "No time was left to wait for its PDB. "+why, "forced deletion of %s/%s", p.Namespace, p.Name)
-				} else {
+				case p.Removal == drain.ForceDeleted:
+					add(p.RemovalRequestedAt, true, "No time was left to wait for its eviction. "+why, "forced deletion of %s/%s", p.Namespace, p.Name)
+				default:
 					add(p.RemovalRequestedAt, true, "The user has disabled eviction. "+why, "deletion of %s/%s", p.Namespace, p.Name)
 				}
 			}
@@ -194,7 +197,7 @@ func traceWaits(d Drain, add func(at time.Time, warning bool, why, what string, 
 	}
 	for key, w := range all {
 		what := describeObstacle(key.reason, key.pdb)
-		add(w.since, isPDB(drain.Delay{Reason: key.reason}), w.detail, "%s waited: %s", observe.FormatCount(w.pods, "pod"), what)
+		add(w.since, drain.Delay{Reason: key.reason}.IsPDB(), w.detail, "%s waited: %s", observe.FormatCount(w.pods, "pod"), what)
 	}
 }
 
