@@ -2,6 +2,7 @@ package replacement
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -80,6 +81,7 @@ type Controller struct {
 	follower *launch.Follower
 	// replacementSlots and noticeSlots limit the two controllers separately: a hanging cloud blocks no other cloud.
 	replacementSlots, noticeSlots cloud.WorkerLimiter
+	warnings                      warningLog
 }
 
 // New returns a Controller. It replaces zero Intervals with their defaults.
@@ -106,6 +108,7 @@ type replacementScope struct {
 func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
 	cached := &v1alpha1.NodeRetirement{}
 	if err := c.options.Client.Get(ctx, r.NamespacedName, cached); err != nil {
+		c.warnings.forget(r.Name)
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	if replacementState(cached).IsFinal() {
@@ -139,6 +142,9 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 		return reconcile.Result{RequeueAfter: shortRetry}, nil
 	}
 	pause, err := l.reconcileLaunch(ctx)
+	if replacementState(rt).IsFinal() {
+		c.warnings.forget(rt.Name)
+	}
 	switch {
 	case cloud.IsThrottled(err):
 		return reconcile.Result{RequeueAfter: max(cloud.RetryDelay(err), time.Second)}, nil
@@ -248,7 +254,7 @@ func (l *replacementScope) resolveGroupAndCloud(ctx context.Context) (wait time.
 // otherwise the launch would be repeated.
 func (l *replacementScope) recordUnresolvedIfPending(ctx context.Context, why v1alpha1.RetirementReason) error {
 	if !retirement.IsReplacementPending(l.rt) {
-		l.log.Warn("cannot follow a launch", "state", replacementState(l.rt), "why", why.Message)
+		l.warnOnChange("cannot follow a launch", errors.New(why.Message))
 		return nil
 	}
 	return l.writeStateIfChanged(ctx, v1alpha1.ReplacementWaiting, why)
@@ -330,9 +336,8 @@ func (l *replacementScope) newLaunchRequest(ctx context.Context, node *corev1.No
 	ctx, cancel := context.WithTimeout(ctx, cloud.ReadTimeout)
 	defer cancel()
 	var err error
-	if w.Templates, err = launch.ListReplacementTemplates(ctx, l.group, l.cloud, like); err != nil {
-		l.log.Warn("cannot list the templates; launching the group's first", "err", err)
-	}
+	w.Templates, err = launch.ListReplacementTemplates(ctx, l.group, l.cloud, like)
+	l.warnOnChange("cannot list the templates; launching the group's first", err)
 	return w
 }
 
@@ -376,10 +381,8 @@ func (l *replacementScope) assessReplacementNeed(ctx context.Context) (n Need, n
 	}
 	l.podReasons = nil
 	if n.Policy == v1alpha1.ReplaceWhenNeeded || n.Instance == InstanceExists {
-		if n.UnschedulablePods, err = l.controller.options.Placement.ListPodsNeedingNode(ctx, l.rt.Spec.NodeName); err != nil {
-			l.log.Warn("cannot tell whether the pods fit on other nodes", "err", err)
-			n.PlacementErr = err
-		}
+		n.UnschedulablePods, n.PlacementErr = l.controller.options.Placement.ListPodsNeedingNode(ctx, l.rt.Spec.NodeName)
+		l.warnOnChange("cannot tell whether the pods fit on other nodes", n.PlacementErr)
 	}
 	return n, node, nil
 }

@@ -1,9 +1,11 @@
 package replacement
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -319,12 +321,53 @@ func TestLaunchIsKeptWhileItsGroupIsMissing(t *testing.T) {
 		s.expect(t, "vm-0", v1alpha1.ReplacementLaunched, "", 1)
 		s.at = func(string, string) error { return nil }
 		s.group.Name = "renamed"
-		s.run(ctx, s.newController(t), time.Minute)
+		var log bytes.Buffer
+		c := s.newController(t)
+		c.options.Log = slog.New(slog.NewTextHandler(&log, nil))
+		s.run(ctx, c, time.Minute)
+		check.Is(t, 1, strings.Count(log.String(), "cannot follow a launch"))
 		s.expect(t, "vm-0", v1alpha1.ReplacementLaunched, "", 1)
 		s.group.Name = groupName
 		s.run(ctx, s.newController(t), 5*time.Minute)
 		s.expect(t, "vm-0", v1alpha1.ReplacementLaunched, "", 1)
 	})
+}
+
+// TestRepeatedWarningIsLoggedOnce finds the same problem in every reconcile, then none, and then the same problem again.
+func TestRepeatedWarningIsLoggedOnce(t *testing.T) {
+	outage := errors.New("etcdserver: request timed out")
+	for message, tt := range map[string]struct {
+		begin func(*testing.T, *sim)
+		end   func(*sim)
+	}{
+		"cannot tell whether the pods fit on other nodes": {
+			func(t *testing.T, s *sim) { s.placementErr = outage; s.addNotice(t, "vm-0", "Preempt") },
+			func(s *sim) { s.placementErr = nil },
+		},
+		"cannot list the templates; launching the group's first": {
+			func(t *testing.T, s *sim) {
+				s.group.Spec.ScaleUp = &v1alpha1.ScaleUp{}
+				s.refuse = &cloud.RefusedError{Reason: cloud.NoQuota, Err: errors.New("used up")}
+				s.preemptInstance(t, "vm-0")
+			},
+			func(s *sim) { s.group.Spec.ScaleUp = nil },
+		},
+	} {
+		t.Run(message, simOf(2, func(t *testing.T, ctx context.Context, s *sim) {
+			var log bytes.Buffer
+			c := s.newController(t)
+			c.options.Log = slog.New(slog.NewTextHandler(&log, nil))
+			tt.begin(t, s)
+			placementErr, scaleUp := s.placementErr, s.group.Spec.ScaleUp
+			s.run(ctx, c, 4*time.Minute)
+			check.Is(t, 1, strings.Count(log.String(), message))
+			tt.end(s)
+			s.run(ctx, c, 10*time.Second)
+			s.placementErr, s.group.Spec.ScaleUp = placementErr, scaleUp
+			s.run(ctx, c, 10*time.Second)
+			check.Is(t, 2, strings.Count(log.String(), message), "after it had ended")
+		}))
+	}
 }
 
 func TestRebootingInstanceIsReplacedOnlyWhenGone(t *testing.T) {
