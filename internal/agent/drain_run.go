@@ -414,6 +414,7 @@ func (a *Agent) endDrain() {
 	}
 	a.stopDrain(cause)
 	a.restores.Wait()
+	a.options.Metrics.clearRemainingPods() // the process may have other agents
 }
 
 // stopDrain stops a running drain, and waits until it has ended. The cause is one of the drain package, or nil. If it lets the

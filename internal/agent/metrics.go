@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"sync"
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/drain"
@@ -24,7 +25,7 @@ type Metrics struct {
 	lastRead                               *observe.Vec[observe.Gauge]
 	yielded, waitingForSlot                *observe.Gauge
 	drainPods                              *observe.Vec[observe.Gauge]
-	obstructedPods                         *observe.Vec[observe.Gauge]
+	obstructedPods                         *obstructedPods
 	drains                                 *observe.Vec[observe.Counter]
 	drainSeconds                           *observe.Histogram
 	podEnds                                *observe.Vec[observe.Counter]
@@ -68,7 +69,7 @@ func NewMetrics(r *observe.Registry) *Metrics {
 		lastRead:       r.Gauge("slipway_agent_last_read_timestamp_seconds", "When a source of notices was last read successfully, in seconds since the epoch; 0 is never.", "source"),
 		deadline:       r.Gauge("slipway_agent_deadline_timestamp_seconds", "When the next interruption is due, in seconds since the epoch; 0 is none.").With(),
 		drainPods:      r.Gauge("slipway_drain_pods", "Pods of the running drain, by state. After a drain, gone and stayed keep their values.", "state"),
-		obstructedPods: r.Gauge("slipway_drain_blocked_pods", "Pods that cannot be evicted, by reason.", "reason"),
+		obstructedPods: &obstructedPods{total: r.Gauge("slipway_drain_blocked_pods", "Pods that cannot be evicted, by reason.", "reason")},
 		drains:         r.Counter("slipway_drains_total", "Finished drains, by outcome.", "outcome"),
 		drainSeconds: r.Histogram("slipway_drain_seconds", "Duration of drains, in seconds.",
 			[]float64{1, 2, 5, 10, 20, 30, 60, 120, 300, 900, 3600}).With(),
@@ -111,14 +112,31 @@ func NewMetrics(r *observe.Registry) *Metrics {
 	return m
 }
 
-// WithoutGauges returns metrics that count like m, and whose gauges are not shown. Several agents of one process share m, and
-// their gauges would replace each other.
-func (m *Metrics) WithoutGauges() *Metrics {
+// obstructedPods counts the pods of one agent that cannot be evicted, as its part of a total.
+type obstructedPods struct {
+	total *observe.Vec[observe.Gauge]
+
+	mu  sync.Mutex
+	own map[drain.ObstacleKind]int
+}
+
+func (o *obstructedPods) set(count map[drain.ObstacleKind]int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, kind := range obstacleLabels {
+		o.total.With(string(kind)).Add(float64(count[kind] - o.own[kind]))
+	}
+	o.own = count
+}
+
+// ForOneNode returns the metrics of one of several agents that share m. They count like m, and add the agent's obstructed pods to
+// those of the other agents. The other gauges are not shown, because the agents would replace each other's values.
+func (m *Metrics) ForOneNode() *Metrics {
 	hidden, shared := NewMetrics(observe.NewRegistry()), *m
 	shared.liveNotices, shared.planned = hidden.liveNotices, hidden.planned
 	shared.deadline, shared.lastRead = hidden.deadline, hidden.lastRead
 	shared.yielded, shared.waitingForSlot = hidden.yielded, hidden.waitingForSlot
-	shared.drainPods, shared.obstructedPods = hidden.drainPods, hidden.obstructedPods
+	shared.drainPods, shared.obstructedPods = hidden.drainPods, &obstructedPods{total: m.obstructedPods.total}
 	return &shared
 }
 
@@ -151,9 +169,7 @@ func (m *Metrics) setDrainProgress(p drain.Progress) {
 	for _, b := range p.BlockedPods() {
 		count[b.Reason]++
 	}
-	for _, o := range obstacleLabels {
-		m.obstructedPods.With(string(o)).Set(float64(count[o]))
-	}
+	m.obstructedPods.set(count)
 }
 
 // clearRemainingPods sets the pods that a drain waits for to 0, because an ended drain waits for none. Alerts would
@@ -161,9 +177,7 @@ func (m *Metrics) setDrainProgress(p drain.Progress) {
 func (m *Metrics) clearRemainingPods() {
 	m.drainPods.With("stopping").Set(0)
 	m.drainPods.With("waiting").Set(0)
-	for _, o := range obstacleLabels {
-		m.obstructedPods.With(string(o)).Set(0)
-	}
+	m.obstructedPods.set(nil)
 }
 
 func (m *Metrics) recordDrain(r drain.Report) {

@@ -79,6 +79,32 @@ func TestMetricsFollowPollsAndDrains(t *testing.T) {
 	}
 }
 
+func TestAgentsOfOneProcessAddTheirBlockedPods(t *testing.T) {
+	r := observe.NewRegistry()
+	all := NewMetrics(r)
+	first, second := all.ForOneNode(), all.ForOneNode()
+	blocked := func(names ...string) (p drain.Progress) {
+		for _, name := range names {
+			p.RemainingPods = append(p.RemainingPods, drain.BlockedPod{Pod: name, Reason: drain.ObstaclePDB})
+		}
+		return p
+	}
+	for _, step := range []struct {
+		do   func()
+		want string
+	}{
+		{func() { first.setDrainProgress(blocked("a", "b")) }, "2"},
+		{func() { second.setDrainProgress(blocked("c")) }, "3"},
+		{func() { first.setDrainProgress(blocked("b")) }, "2"},
+		{first.clearRemainingPods, "1"},
+		{first.clearRemainingPods, "1"},
+		{second.clearRemainingPods, "0"},
+	} {
+		step.do()
+		check.Contains(t, scrape(t, r), `slipway_drain_blocked_pods{reason="disruption-budget"} `+step.want+"\n")
+	}
+}
+
 func TestEndedDrainLeavesNoBlockedPods(t *testing.T) {
 	for name, c := range map[string]struct {
 		kind notice.Type
@@ -86,6 +112,7 @@ func TestEndedDrainLeavesNoBlockedPods(t *testing.T) {
 	}{
 		"its notice is cancelled": {notice.Reboot, func(m *testNode) { m.source.setNotices() }},
 		"it gives up":             {notice.Condition, func(*testNode) { time.Sleep(10 * time.Minute) }},
+		"its agent stops":         {notice.Reboot, func(m *testNode) { m.stopAgent() }},
 	} {
 		t.Run(name, testNodeTest(time.Minute, func(t *testing.T, m *testNode) {
 			r, n := observe.NewRegistry(), newNotice(c.kind, "X", 15*time.Minute)

@@ -86,7 +86,7 @@ func (n *NodeAgents) New(node *kubeapi.Node, resource string, source agent.Sourc
 	c.NodeName = node.Name
 	x.Sources, x.adaptAgent = append([]agent.Source{source}, x.Sources...), adapt
 	own := instance{node: node, cloud: config.CloudNone, resource: resource}
-	a, _, err := newAgent(c, x, own, n.Log.With("node", node.Name), n.tracer, n.API, n.metrics.WithoutGauges(), observe.NewHeartbeat("agent", stuckTimeout), n.notifier)
+	a, _, err := newAgent(c, x, own, n.Log.With("node", node.Name), n.tracer, n.API, n.metrics.ForOneNode(), observe.NewHeartbeat("agent", stuckTimeout), n.notifier)
 	return a, err
 }
 

@@ -42,7 +42,7 @@ func runQueue(ctx context.Context, t *testing.T, adjust func(*queue.Config), log
 	newAgent := func(n *kubeapi.Node, instance string, source *queue.Source, slots agent.DrainSlots) (queueagents.Agent, error) {
 		o := agent.Options{
 			Node: n.Name, ResourceName: instance, API: kube, InitialNode: n, Sources: []agent.Source{source}, Policy: c.BuildNoticePolicy(),
-			DeadlineMargin: c.DeadlineMargin, Taint: c.BuildTaint(), GracePeriodSeconds: &c.GracePeriod, Metrics: metrics.WithoutGauges(),
+			DeadlineMargin: c.DeadlineMargin, Taint: c.BuildTaint(), GracePeriodSeconds: &c.GracePeriod, Metrics: metrics.ForOneNode(),
 			Heartbeat: observe.NewHeartbeat("agent", time.Hour), Log: log.With("node", n.Name),
 		}
 		queueagents.SetAgentOptions(&o, source, slots, true)
