@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -298,20 +299,38 @@ func TestI4RecreatedInstanceIsNotDeleted(t *testing.T) {
 
 // TestGoneInstanceThatIsListedAsDeletingIsAwaited has a cloud without unique IDs that lags behind.
 func TestGoneInstanceThatIsListedAsDeletingIsAwaited(t *testing.T) {
-	withGroupOfTwo(t, func(t *testing.T, ctx context.Context, s *sim) {
-		s.removeInstance("a")
-		s.changeNode("a", setUnready)
-		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
-		s.afterNodeDeletion(func() {
-			s.recreateInstance("a", "")
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.instances["sim://a"].State = cloud.Deleting
-			time.AfterFunc(time.Minute, func() { s.removeInstance("a") })
-		})
-		requirePhase(t, s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour), v1alpha1.Succeeded)
-		check.Not(t, s.deletionRequested["sim://a"], "its deletion was requested")
-	})
+	for name, shown := range map[string]func(moment, request string, rt *v1alpha1.NodeRetirement) bool{
+		"before its Node is tainted": func(_, _ string, rt *v1alpha1.NodeRetirement) bool { return rt.Status.InstanceGone },
+		"while its pods are deleted": func(_, _ string, rt *v1alpha1.NodeRetirement) bool { return rt.Status.Times.Releasing != nil },
+		"once the Node is deleted": func(moment, request string, _ *v1alpha1.NodeRetirement) bool {
+			return moment == "after" && request == "delete node"
+		},
+	} {
+		t.Run(name, groupOfTwo(func(t *testing.T, ctx context.Context, s *sim) {
+			s.instances["sim://a"].UniqueID = ""
+			retireOnNotice(t, s, "a")
+			c := s.newController(t)
+			s.reconcileUntilDone(ctx, c, "r", 10*time.Second)
+			s.removeInstance("a")
+			s.changeNode("a", setUnready)
+			var once sync.Once
+			s.interceptRequests(func(moment, request string) error {
+				if !shown(moment, request, s.getRetirement("r")) {
+					return nil
+				}
+				once.Do(func() {
+					s.recreateInstance("a", "")
+					s.mu.Lock()
+					defer s.mu.Unlock()
+					s.instances["sim://a"].State = cloud.Deleting
+					time.AfterFunc(time.Minute, func() { s.removeInstance("a") })
+				})
+				return nil
+			})
+			requirePhase(t, s.reconcileUntilDone(ctx, c, "r", time.Hour), v1alpha1.Succeeded)
+			s.checkRetired(t, "a")
+		}))
+	}
 }
 
 // TestI4InstanceWithoutUniqueIDIsConfirmedByNames covers clouds without unique IDs, and instances captured by an older

@@ -334,8 +334,10 @@ func (p *retirementScope) recheckInstanceGone(ctx context.Context) error {
 	if isReady(p.node) {
 		return newEnd(InstanceRecovered, "the instance counted as gone, but its Node is Ready again")
 	}
-	_, err := p.readAndConfirmInstance(ctx, p.rt.Status.Captured.ProviderID)
+	instance, err := p.readAndConfirmInstance(ctx, p.rt.Status.Captured.ProviderID)
 	switch {
+	case err == nil && instance.State == cloud.Deleting: // the cloud's answers lag behind
+		return newWait(p.controller.options.Intervals.CloudPoll, "the instance is being deleted")
 	case err == nil:
 		return newEnd(InstanceRecovered, "the instance counted as gone, but its cloud finds it again")
 	case cloud.IsNotFound(err):
