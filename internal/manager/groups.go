@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
@@ -179,22 +180,29 @@ type (
 // parseGroup parses one document and returns every fault in it. The NodeGroup is nil if the document is unreadable or
 // has only comments.
 func parseGroup(doc []byte) (group *v1alpha1.NodeGroup, faults []error) {
+	raw, err := yaml.YAMLToJSONStrict(doc)
+	if err != nil {
+		return nil, []error{err}
+	}
 	var object map[string]any
-	err := yaml.Unmarshal(doc, &object)
-	if err == nil && object == nil {
+	if err := json.Unmarshal(raw, &object); err != nil {
+		return nil, []error{err}
+	}
+	if object == nil {
 		return nil, nil
 	}
-	if err == nil {
-		err = yaml.UnmarshalStrict(doc, &groupFields{})
-	}
+	// A field name in another case is unknown, as it is for the API server.
+	faults, err = kjson.UnmarshalStrict(raw, &groupFields{})
 	if err == nil {
 		err = nodegroup.ApplyDefaults(object)
 	}
 	if err != nil {
-		return nil, []error{err}
+		faults = append(faults, err)
 	}
-	raw, err := json.Marshal(object)
-	if err != nil {
+	if len(faults) > 0 {
+		return nil, faults
+	}
+	if raw, err = json.Marshal(object); err != nil {
 		return nil, []error{err}
 	}
 	g := &v1alpha1.NodeGroup{}
