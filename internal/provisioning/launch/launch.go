@@ -89,6 +89,9 @@ func (r *Record) reserveForOwner(ctx context.Context, g *v1alpha1.NodeGroup, w L
 ) (Reservation, error) {
 	id := NewLaunchID()
 	reserved, err := r.ReserveLaunches(ctx, g, []string{id}, func(s *v1alpha1.ProvisioningStatus) error {
+		if slices.ContainsFunc(s.Launches, func(l v1alpha1.Launch) bool { return l.ID == id }) {
+			return nil // a proxy has sent the write twice, and the answer to the second was a conflict with the first
+		}
 		pruneLaunches(g, s, now)
 		template, err := ChooseLaunchableTemplate(s, w, now)
 		if err != nil {

@@ -10,11 +10,14 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
@@ -44,7 +47,7 @@ func (l *laggingCloud) Grow(_ context.Context, _ string, o cloud.LaunchRequest) 
 	return cloud.Operation{}, l.err
 }
 
-func newGroup(t *testing.T, uid types.UID, maximum int32) (*v1alpha1.NodeGroup, client.Client) {
+func newGroup(t *testing.T, uid types.UID, maximum int32) (*v1alpha1.NodeGroup, client.WithWatch) {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	must.NoError(t, errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)))
@@ -109,6 +112,41 @@ func TestI5LaunchCountsUntilTheSizeShowsIt(t *testing.T) {
 				t.Errorf("it counts: %t (%v), want %t", counts, err, c.counts)
 			}
 		})
+	}
+}
+
+// TestWriteThatAProxyRepeatsLaunchesOnce answers the first write of the record with a conflict, although it is applied.
+func TestWriteThatAProxyRepeatsLaunchesOnce(t *testing.T) {
+	for name, uid := range map[string]types.UID{"an object": "uid", "a group of a file": ""} {
+		for _, kind := range []string{v1alpha1.LaunchForRetirement, "PoolUpdate"} {
+			t.Run(name+" "+kind, func(t *testing.T) {
+				g, c := newGroup(t, uid, 1)
+				repeated := false
+				conflictOnce := func(err error) error {
+					if err != nil || repeated {
+						return err
+					}
+					repeated = true
+					return apierrors.NewConflict(schema.GroupResource{}, g.Name, errors.New("written meanwhile"))
+				}
+				c = interceptor.NewClient(c, interceptor.Funcs{
+					SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
+						return conflictOnce(c.SubResource(sub).Patch(ctx, o, p, opts...))
+					},
+					Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+						return conflictOnce(c.Create(ctx, o, opts...))
+					},
+				})
+				p, r := &laggingCloud{}, newTestRecord(c)
+				_, err := r.RequestInstances(t.Context(), g, p, LaunchRequest{Count: 1, Owner: v1alpha1.LaunchOwner{Kind: kind, Name: "n", UID: "n"}})
+				must.NoError(t, err)
+				must.Not(t, !repeated, "no write was answered with a conflict")
+				is := must.Get(r.ReadUncached(t.Context(), g))(t)
+				if p.launched != 1 || len(is.Launches) != 1 || is.Launches[0].State != v1alpha1.LaunchProvisioning {
+					t.Errorf("%d launched, recorded are %+v; want one with its answer", p.launched, is.Launches)
+				}
+			})
+		}
 	}
 }
 
