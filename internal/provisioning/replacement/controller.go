@@ -372,11 +372,14 @@ func (l *replacementScope) assessReplacementNeed(ctx context.Context) (n Need, n
 		return n, node, err
 	}
 	if node == nil { // the pods on a new Node of the same name belong to that Node
-		if l.group.Spec.ScaleUp == nil { // otherwise autoscaling launches what the pending pods need
-			n.CheckedPods = slices.DeleteFunc(slices.Clone(l.podReasons), func(r v1alpha1.RetirementReason) bool {
-				return r.Code == RoomUnknown && n.Instance == InstanceExists // waits until the instance is gone
-			})
+		if l.group.Spec.ScaleUp != nil {
+			n.WithoutPods = "the Node is deleted, and scale-up launches what the pending pods need"
+			return n, node, nil
 		}
+		n.WithoutPods = "the Node is deleted, and no pod is known to need a new instance"
+		n.CheckedPods = slices.DeleteFunc(slices.Clone(l.podReasons), func(r v1alpha1.RetirementReason) bool {
+			return r.Code == RoomUnknown && n.Instance == InstanceExists // waits until the instance is gone
+		})
 		return n, node, nil
 	}
 	l.podReasons = nil

@@ -161,19 +161,31 @@ func TestPodsOfADeletedNodeStillNeedTheirReplacement(t *testing.T) {
 }
 
 func TestAutoscalingServesThePodsOfADeletedNode(t *testing.T) {
-	withSim(t, 3, func(t *testing.T, ctx context.Context, s *sim) {
-		s.group.Spec.Replacement, s.group.Spec.ScaleUp = v1alpha1.ReplaceWhenNeeded, &v1alpha1.ScaleUp{}
-		s.unschedulable = []UnschedulablePod{{Pod: "shop/web-1", Why: "fits on no other node"}}
-		s.refuse = &cloud.RefusedError{Reason: cloud.NoQuota, Err: errors.New("used up")}
-		c := s.newController(t)
-		s.preemptInstance(t, "vm-0")
-		s.run(ctx, c, time.Minute)
-		s.expect(t, "vm-0", v1alpha1.ReplacementWaiting, string(cloud.NoQuota), 0)
-		must.NoError(t, s.records.Delete(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "vm-0"}}))
-		s.unschedulable, s.refuse = nil, nil
-		s.run(ctx, c, 20*time.Minute)
-		s.expect(t, "vm-0", v1alpha1.ReplacementNotNeeded, NobodyNeedsIt, 0)
-	})
+	for name, tt := range map[string]struct {
+		policy  v1alpha1.ReplacementPolicy
+		evicted bool
+		state   v1alpha1.ReplacementState
+	}{
+		"WhenNeeded, and the instance is gone": {v1alpha1.ReplaceWhenNeeded, true, v1alpha1.ReplacementNotNeeded},
+		"Always, and the instance exists":      {v1alpha1.ReplaceAlways, false, v1alpha1.ReplacementWaiting},
+	} {
+		t.Run(name, simOf(3, func(t *testing.T, ctx context.Context, s *sim) {
+			three := int32(3)
+			s.group.Spec.Replacement, s.group.Spec.ScaleUp, s.group.Spec.MaxSize = tt.policy, &v1alpha1.ScaleUp{}, &three
+			s.unschedulable = []UnschedulablePod{{Pod: "shop/web-1", Why: "fits on no other node"}}
+			c := s.newController(t)
+			s.addNotice(t, "vm-0", "Preempt")
+			s.run(ctx, c, time.Minute)
+			s.expect(t, "vm-0", v1alpha1.ReplacementWaiting, AtMaximum, 0)
+			if tt.evicted {
+				s.evictInstance(t, "vm-0")
+			}
+			must.NoError(t, s.records.Delete(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "vm-0"}}))
+			s.run(ctx, c, 20*time.Minute)
+			s.expect(t, "vm-0", tt.state, "", 0)
+			check.Contains(t, joinMessages(s.replacementOfNode(t, "vm-0").Reasons), "scale-up launches what the pending pods need")
+		}))
+	}
 }
 
 // TestLastCheckOfThePodsDecides has pods that fit on another node before the instance is gone.

@@ -24,6 +24,7 @@
 package replacement
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -97,6 +98,8 @@ type Need struct {
 	PlacementErr error
 	// CheckedPods are the pod reasons of the last check, if the Node is gone. Its pods cannot be checked any more.
 	CheckedPods []v1alpha1.RetirementReason
+	// WithoutPods is why no pod needs the replacement, if the Node is gone. It is "" if the pods were checked.
+	WithoutPods string
 	// StayingNodes is how many nodes of the group stay. MinSize is the group's minimum. LeavingInstances are the provider
 	// IDs of retiring instances.
 	StayingNodes, MinSize int
@@ -128,18 +131,18 @@ func DecideWanted(n Need) Verdict {
 	if n.StayingNodes < n.MinSize {
 		wants = append(wants, newReason(BelowMinimum, "", "%d nodes stay; the group's minimum is %d", n.StayingNodes, n.MinSize))
 	}
+	withoutPods := cmp.Or(n.WithoutPods, "all pods of the Node fit on other nodes")
 	switch {
 	case len(wants) > 0:
 		return Verdict{Launch, wants}
 	case n.Instance == InstanceExists && n.PlacementErr != nil:
 		return newVerdict(Wait, newReason(RoomUnknown, "", "waiting until the instance is gone: %s", n.PlacementErr))
 	case n.Instance == InstanceExists:
-		return newVerdict(Wait, newReason(RoomElsewhere, "", "waiting until the instance is gone: its pods fit on other nodes"))
+		return newVerdict(Wait, newReason(RoomElsewhere, "", "waiting until the instance is gone: %s", withoutPods))
 	case n.Policy == v1alpha1.ReplaceWhenNeeded && n.PlacementErr != nil:
 		return newVerdict(Wait, newReason(RoomUnknown, "", "%s", n.PlacementErr))
 	case n.Policy == v1alpha1.ReplaceWhenNeeded:
-		return newVerdict(None, newReason(NobodyNeedsIt, "", "all pods fit on other nodes, and %d nodes stay; the group's minimum is %d", n.StayingNodes,
-			n.MinSize))
+		return newVerdict(None, newReason(NobodyNeedsIt, "", "%s; %d nodes stay, and the group's minimum is %d", withoutPods, n.StayingNodes, n.MinSize))
 	case n.Instance == InstanceStopped:
 		return newVerdict(Launch, newReason(MachineKept, "", "the instance is stopped, and its group keeps it"))
 	}
