@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -164,8 +165,8 @@ func (a *PluginRunner) sendEventsToPlugin(ctx context.Context, analyzer advice.A
 		switch {
 		case err == nil:
 			a.options.Metrics.countEvent(analyzer.Name(), e.kind, resultAnswered)
-			for i, w := range requests {
-				a.applyRecommendation(ctx, analyzer, e.pod, i, w)
+			for _, w := range addUpLaunches(requests) {
+				a.applyRecommendation(ctx, analyzer, e.pod, w)
 			}
 		case ctx.Err() != nil:
 			return
@@ -214,12 +215,30 @@ func (a *PluginRunner) retryOrDropEvent(ctx context.Context, analyzer advice.Ana
 	}
 }
 
+// addUpLaunches returns the requests of an answer with one launch per group and template, with the sum of their counts.
+// So a launch has the same ID in a later answer with another order.
+func addUpLaunches(requests []advice.Recommendation) (merged []advice.Recommendation) {
+	for _, w := range requests {
+		i := slices.IndexFunc(merged, func(m advice.Recommendation) bool {
+			return w.Grow != nil && m.Grow != nil && m.Grow.Group == w.Grow.Group && m.Grow.Template == w.Grow.Template
+		})
+		if i < 0 {
+			merged = append(merged, w)
+			continue
+		}
+		sum := *merged[i].Grow
+		sum.Count += w.Grow.Count
+		merged[i].Grow = &sum
+	}
+	return merged
+}
+
 // applyRecommendation applies a request of a plugin.
-func (a *PluginRunner) applyRecommendation(ctx context.Context, analyzer advice.Analyzer, pod *corev1.Pod, i int, recommendation advice.Recommendation) {
+func (a *PluginRunner) applyRecommendation(ctx context.Context, analyzer advice.Analyzer, pod *corev1.Pod, recommendation advice.Recommendation) {
 	var err error
 	kind := "retire"
 	if recommendation.Grow != nil {
-		kind, err = "grow", a.addLaunchRequest(ctx, analyzer, pod, i, recommendation)
+		kind, err = "grow", a.addLaunchRequest(ctx, analyzer, pod, recommendation)
 	} else {
 		err = a.requestRetirement(ctx, analyzer, recommendation)
 	}
@@ -234,7 +253,7 @@ func requestIDPrefix(analyzer advice.Analyzer, pod *corev1.Pod) string {
 }
 
 // addLaunchRequest adds a launch request for a group of the plugin's own cloud.
-func (a *PluginRunner) addLaunchRequest(ctx context.Context, analyzer advice.Analyzer, pod *corev1.Pod, i int, w advice.Recommendation) error {
+func (a *PluginRunner) addLaunchRequest(ctx context.Context, analyzer advice.Analyzer, pod *corev1.Pod, w advice.Recommendation) error {
 	groups, err := a.options.Groups.List(ctx)
 	if err != nil {
 		return err
@@ -245,7 +264,7 @@ func (a *PluginRunner) addLaunchRequest(ctx context.Context, analyzer advice.Ana
 			continue
 		}
 		taken := a.options.LaunchRequests.Add(plan.LaunchRequest{
-			ID: fmt.Sprintf("%s%s/%s/%d", requestIDPrefix(analyzer, pod), g.Name, w.Grow.Template, i), Group: g.Name, Template: w.Grow.Template,
+			ID: requestIDPrefix(analyzer, pod) + g.Name + "/" + w.Grow.Template, Group: g.Name, Template: w.Grow.Template,
 			Count: w.Grow.Count, Pod: placement.PodKey{Namespace: pod.Namespace, Name: pod.Name}, Reason: describeReason(analyzer, w),
 		})
 		if !taken {

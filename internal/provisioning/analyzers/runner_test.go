@@ -178,6 +178,31 @@ func TestPluginRequestsAreApplied(t *testing.T) {
 	})
 }
 
+// TestOrderOfAnAnswerMakesNoNewLaunchRequest has a plugin that answers each event with the same requests in another order.
+func TestOrderOfAnAnswerMakesNoNewLaunchRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		grow := func(template string, count int) advice.Recommendation {
+			return advice.Recommendation{Grow: &advice.Grow{Group: "racked", Count: count, Template: template}}
+		}
+		answer := []advice.Recommendation{grow("m4", 1), grow("m8", 1), grow("m4", 2)}
+		analyzer := newQuietAnalyzer("rack")
+		analyzer.modify = func(context.Context, *corev1.Pod) ([]advice.Recommendation, error) {
+			slices.Reverse(answer)
+			return slices.Clone(answer), nil
+		}
+		f := newFixture(t, nil, analyzer)
+		for range 2 {
+			f.queuePodEvent(podModified, newPod("x"))
+			synctest.Wait()
+		}
+		counts := map[string]int{}
+		for _, w := range f.desk.list() {
+			counts[w.ID] = w.Count
+		}
+		check.Equal(t, map[string]int{"rack/uid-x/web/m4": 3, "rack/uid-x/web/m8": 1}, counts)
+	})
+}
+
 func TestPluginActsOnlyOnItsOwnCloud(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, []client.Object{newWebNode("a")}, newQuietAnalyzer("elsewhere"))
