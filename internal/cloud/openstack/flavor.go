@@ -35,8 +35,8 @@ func (p *Provider) Templates(ctx context.Context, name string) ([]cloud.Template
 		return nil, err
 	}
 	zone := ""
-	if len(g.AvailabilityZones) == 1 {
-		zone = cutHost(g.AvailabilityZones[0])
+	if zones := g.AvailabilityZones; len(zones) > 0 && !slices.ContainsFunc(zones, func(z string) bool { return cutHost(z) != cutHost(zones[0]) }) {
+		zone = cutHost(zones[0])
 	}
 	templates := make([]cloud.Template, len(r.flavors))
 	for i := range r.flavors {

@@ -74,9 +74,11 @@ func TestZoneWithAHostCountsAsTheZone(t *testing.T) {
 	s.addList("v2.1/os-availability-zone", "availabilityZoneInfo", map[string]any{"zoneName": "az1"}, map[string]any{"zoneName": "az2"})
 	p := s.newProvider("south")
 	g := p.groups[0]
-	g.AvailabilityZones = []string{"az1:host1"}
-	templates, err := p.Templates(t.Context(), g.Name)
-	check.Not(t, err != nil || len(templates) != 1 || templates[0].Zone != "az1", "%+v, %v, want the zone az1", templates, err)
+	for want, zones := range map[string][]string{"az1": {"az1:host1", "az1:host2"}, "az2": {"az2:host3"}, "": {"az1:host1", "az2:host3"}} {
+		g.AvailabilityZones = zones
+		templates, err := p.Templates(t.Context(), g.Name)
+		check.Not(t, err != nil || len(templates) != 1 || templates[0].Zone != want, "%q: %+v, %v, want the zone %q", zones, templates, err, want)
+	}
 
 	g.AvailabilityZones = []string{"az1:host1", "az2:host2"}
 	s.list = func(marker string) []map[string]any {
