@@ -96,14 +96,21 @@ func (s *Source) LastRead() time.Time {
 	return s.lastRead
 }
 
-// ResumeNotices continues the notices of an earlier process that had not ended. Each notice stays active until its
-// condition has been false for long enough. Call ResumeNotices before the first ObserveNode.
+// ResumeNotices continues the notices of an earlier process that had not ended. The notice of a rule stays active until its
+// condition has been false for long enough. The notice of a hint stays active until the hint is not true, or the metadata
+// service has answered this process. Call ResumeNotices before the first ObserveNode.
 func (s *Source) ResumeNotices(notices []notice.Notice) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, n := range notices {
 		s.resumed[n.ID] = true
 	}
+}
+
+func (s *Source) isResumed(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.resumed[id]
 }
 
 // ObserveNode passes the newest state of the Node to the source. It does not block.
@@ -197,9 +204,7 @@ func (w *evaluator) storeAndReportChange(s notice.Snapshot) (changed bool) {
 func (w *evaluator) evaluateRule(r Rule, on *kubeapi.Condition, now time.Time) (active bool, mayChangeAfter time.Duration) {
 	t := w.rules[r.ID()]
 	if t == nil {
-		w.source.mu.Lock()
-		t = &ruleState{active: w.source.resumed[r.ID()]}
-		w.source.mu.Unlock()
+		t = &ruleState{active: w.source.isResumed(r.ID())}
 		w.rules[r.ID()] = t
 	}
 	if on != nil && on.Status == "Unknown" && r.wantedStatus() != "Unknown" {
@@ -238,12 +243,14 @@ func findChangeTime(on *kubeapi.Condition, now time.Time) time.Time {
 }
 
 // evaluateHints triggers a read of the metadata service for new hints. If the metadata service has been unavailable for
-// long enough, it returns notices for the hints.
+// long enough, it returns notices for the hints. An earlier process has already waited for the hints that it acted on, so
+// a restart does not end their notices (I7).
 func (w *evaluator) evaluateHints(node *kubeapi.Node, now time.Time) (unconfirmed []notice.Notice, wait time.Duration) {
 	s := w.source
 	ask, any := false, false
 	lastRead := s.options.Metadata.LastRead()
-	if lastRead.Before(w.started) {
+	isUnread := lastRead.Before(w.started)
+	if isUnread {
 		lastRead = w.started
 	}
 	away := now.Sub(lastRead) >= s.options.UnconfirmedDelay
@@ -257,7 +264,7 @@ func (w *evaluator) evaluateHints(node *kubeapi.Node, now time.Time) (unconfirme
 		if says := on.Message + on.LastTransitionTime.String(); w.hints[kind] != says {
 			w.hints[kind], ask = says, true
 		}
-		if away {
+		if away || isUnread && s.isResumed(kind) {
 			unconfirmed = append(unconfirmed, newNotice(kind, kind, on))
 		}
 	}
@@ -267,7 +274,7 @@ func (w *evaluator) evaluateHints(node *kubeapi.Node, now time.Time) (unconfirme
 	switch {
 	case !any:
 		return nil, 0
-	case away:
+	case len(unconfirmed) > 0:
 		return unconfirmed, metadataPollInterval
 	}
 	return nil, max(s.options.UnconfirmedDelay-now.Sub(lastRead), metadataPollInterval)

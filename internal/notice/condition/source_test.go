@@ -282,6 +282,25 @@ func TestSilentMetadataServiceIsGivenTime(t *testing.T) {
 	})
 }
 
+// The agent restarts while the metadata service does not answer.
+func TestI7RestartEndsNoHintsNotice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFixture(t)
+		s.ResumeNotices([]notice.Notice{{ID: "RebootScheduled"}, {ID: "VMEventScheduled"}})
+		s.metadata.setAway(time.Now().Add(-time.Hour))
+		s.status["RebootScheduled"], s.status["VMEventScheduled"], s.status["PreemptScheduled"] = "True", "False", "True"
+		pass(time.Minute)
+		s.run()
+		s.sendNode()
+		s.wantNotices("RebootScheduled")
+		s.metadata.setAway(time.Now().Add(time.Second)) // it answers once, and lists no reboot
+		pass(2 * time.Second)
+		s.wantNotices()
+		pass(DefaultUnconfirmedDelay)
+		s.wantNotices("PreemptScheduled", "RebootScheduled")
+	})
+}
+
 func TestLongMessageIsClipped(t *testing.T) {
 	n := newNotice("X", "X", &kubeapi.Condition{Status: "True", Message: strings.Repeat("é", 10_000)})
 	if len(n.Description) > maxMessageBytes+40 || !strings.HasSuffix(n.Description, "…") {
