@@ -127,6 +127,8 @@ func (a *Agent) mergeSnapshot(s notice.Snapshot) {
 		if n.NotBefore.IsZero() && h.Notice.Status == notice.Started {
 			n.Status = notice.Started // a missing status is read as Scheduled, but a started notice stays started
 		}
+		// Another source may tell the source that the interruption has begun, and may be unread after a restart.
+		n.HasBegun = n.HasBegun || n.NotBefore.IsZero() && h.Notice.HasBegun
 		if (n.Status == notice.Started || n.HasBegun) && h.Seen.Started.IsZero() {
 			h.Seen.Started = s.At
 		}
