@@ -321,19 +321,22 @@ func (a *Agent) canExitAfterDrain() bool {
 	return a.drainedByThisProcess
 }
 
-// enqueueUpdate passes update to the agent's goroutine, which runs it. If ctx ends first, update is not run.
-func (a *Agent) enqueueUpdate(ctx context.Context, update func(context.Context)) {
+// enqueueUpdate passes update to the agent's goroutine, which runs it. If ctx ends first, update is not run, and the result
+// is false.
+func (a *Agent) enqueueUpdate(ctx context.Context, update func(context.Context)) (isQueued bool) {
 	select {
 	case a.updates <- update:
+		return true
 	case <-ctx.Done():
+		return false
 	}
 }
 
 // interruptAndEnqueue ends the agent's running requests, and then runs update in the agent's goroutine. It is for
 // urgent updates: a notice came, changed or ended, a drain slot was lost, or the agent has to stop.
-func (a *Agent) interruptAndEnqueue(ctx context.Context, update func(context.Context)) {
+func (a *Agent) interruptAndEnqueue(ctx context.Context, update func(context.Context)) (isQueued bool) {
 	a.requests.interruptRequests()
-	a.enqueueUpdate(ctx, func(ctx context.Context) {
+	return a.enqueueUpdate(ctx, func(ctx context.Context) {
 		update(ctx)
 		a.requests.markHandled()
 	})

@@ -74,6 +74,9 @@ type drainRun struct {
 	appliedVersion atomic.Int64
 	// report covers what OnDrained has not delivered. It is valid once done is closed.
 	report drain.Report
+	// undelivered is the report of OnDrained if the drain was stopped before the agent's goroutine took it. It is valid
+	// once done is closed.
+	undelivered drain.Report
 	// reportDelivered is true from the call of OnDrained until the next pod arrives. The agent may not have recorded
 	// the report yet.
 	reportDelivered atomic.Bool
@@ -262,7 +265,7 @@ func (a *Agent) startDrain(ctx context.Context, o drainSpec) {
 		OnDrained: func(r drain.Report) {
 			run.reportDelivered.Store(true)
 			version := run.appliedVersion.Load()
-			a.enqueueUpdate(work, func(context.Context) {
+			isQueued := a.enqueueUpdate(work, func(context.Context) {
 				if a.drain == run && version != run.specVersion { // the report is about the demands of before
 					if r.CountPodsToRemove() > 0 {
 						a.recordStoppedDrain(r)
@@ -272,6 +275,9 @@ func (a *Agent) startDrain(ctx context.Context, o drainSpec) {
 				}
 				a.recordNodeDrained(run, r)
 			})
+			if !isQueued {
+				run.undelivered = r
+			}
 		},
 		OnPodArrived: func() {
 			run.reportDelivered.Store(false)
@@ -414,7 +420,16 @@ func (a *Agent) endDrain() {
 	}
 	a.stopDrain(cause)
 	a.restores.Wait()
-	a.options.Metrics.clearRemainingPods() // the process may have other agents
+	defer a.options.Metrics.clearRemainingPods() // the process may have other agents
+	// The report of the drain may be in the queue.
+	for {
+		select {
+		case update := <-a.updates:
+			update(context.Background())
+		default:
+			return
+		}
+	}
 }
 
 // stopDrain stops a running drain, and waits until it has ended. The cause is one of the drain package, or nil. If it lets the
@@ -435,6 +450,9 @@ func (a *Agent) stopDrain(cause error) {
 	a.log.Info("drain stopped", "for", run.spec.noticeTypes(), "summary", run.report.Summary())
 	if !run.reportDelivered.Load() || run.report.CountPodsToRemove() > 0 {
 		a.recordStoppedDrain(run.report)
+	}
+	if run.undelivered.CountPodsToRemove() > 0 {
+		a.recordStoppedDrain(run.undelivered)
 	}
 }
 

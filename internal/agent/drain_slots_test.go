@@ -3,6 +3,7 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/slipway-dev/slipway/internal/cordon"
+	"github.com/slipway-dev/slipway/internal/drain"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/notice"
 	"github.com/slipway-dev/slipway/internal/observe"
@@ -580,6 +582,36 @@ func TestI2ForcedDeletionsAreReportedWhenADrainStops(t *testing.T) {
 				check.Not(t, !strings.Contains(page, want+"\n"), "missing metric %s in\n%s", want, page)
 			}
 			check.Is(t, 1, m.countEvents(DrainStopped), m.eventReasons)
+		}))
+	}
+}
+
+func TestI2FinishedDrainIsReportedIfTheAgentStopsItJustThen(t *testing.T) {
+	for name, tt := range map[string]struct {
+		queued int
+		stop   func(*Agent)
+	}{
+		"the agent ends, and the report is in its queue":   {0, (*Agent).endDrain},
+		"the agent ends, and its queue is full":            {16, (*Agent).endDrain},
+		"the notice ends, and the agent's queue is full":   {16, func(a *Agent) { a.stopDrain(drain.ErrNotNeeded) }},
+		"another drain replaces it, and the queue is full": {16, func(a *Agent) { a.stopDrain(drain.ErrContinued) }},
+	} {
+		t.Run(name, testNodeTest(time.Second, func(t *testing.T, m *testNode) {
+			m.denyEvictions("web")
+			registry := observe.NewRegistry()
+			a := New(Options{Node: m.name, API: m, Metrics: NewMetrics(registry), Log: slog.New(slog.DiscardHandler)})
+			for range tt.queued {
+				a.triggerReconcile()
+			}
+			a.startDrain(t.Context(), drainSpec{
+				demands: []demand{{noticeType: notice.Preempt}}, terms: drain.TimeLimits{Deadline: time.Now().Add(30 * time.Second)},
+			})
+			time.Sleep(20 * time.Second)
+			tt.stop(a)
+			page := scrape(t, registry)
+			for _, want := range []string{`slipway_drain_forced_pods_total 1`, `slipway_drains_total{outcome="drained"} 1`, `slipway_drains_total{outcome="cancelled"} 0`} {
+				check.Not(t, !strings.Contains(page, want+"\n"), "missing metric %s in\n%s", want, page)
+			}
 		}))
 	}
 }
