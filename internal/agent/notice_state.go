@@ -184,7 +184,7 @@ func (a *Agent) resumeFromRecordsOnce(ctx context.Context) error {
 	return nil
 }
 
-// takeInitialOrReadNode returns Options.Found on the first call. Every later call reads the Node from the API server.
+// takeInitialOrReadNode returns Options.InitialNode on the first call. Every later call reads the Node from the API server.
 func (a *Agent) takeInitialOrReadNode(ctx context.Context) (*kubeapi.Node, error) {
 	if found := a.options.InitialNode; found != nil {
 		a.options.InitialNode = nil

@@ -86,10 +86,10 @@ type ClaimResult struct {
 	Record Record
 	// Changed is false if no request was needed.
 	Changed bool
-	// WasUncordoned is true if the node was uncordoned in spite of the owner's claim. Hold has cordoned it again. A
-	// caller that accepts the uncordon calls Hold without Unschedulable from then on.
+	// WasUncordoned is true if the node was uncordoned in spite of the owner's claim. WriteClaim has cordoned it again. A
+	// caller that accepts the uncordon calls WriteClaim without Unschedulable from then on.
 	WasUncordoned bool
-	// Restored names taints and labels of the owner that were missing and that Hold has set again.
+	// Restored names taints and labels of the owner that were missing and that WriteClaim has set again.
 	Restored []string
 	// NotOurs names requested taints, labels and conditions that exist already and are not ours. They stay when the
 	// claim is removed.

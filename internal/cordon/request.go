@@ -17,12 +17,12 @@ type ClaimSpec struct {
 	// Taints must differ in key or effect.
 	Taints []Taint
 	Labels map[string]string
-	// LabelOnlyOwnCordon sets the labels only while the node's cordon is ours ([Own]).
+	// LabelOnlyOwnCordon sets the labels only while the node's cordon is ours ([OwnCordon]).
 	LabelOnlyOwnCordon bool
 	// Conditions must differ in type. They are set with status True.
 	Conditions []Condition
-	// DeferConditions delays the conditions: new ones are recorded but not set. A second Hold without Later sets them with one
-	// more request. Use it if something else is more urgent.
+	// DeferConditions delays the conditions: new ones are recorded but not set. A second WriteClaim without DeferConditions sets
+	// them with one more request. Use it if something else is more urgent.
 	DeferConditions bool
 	// Phase is the value of the label [LabelKey]. With it, one list request finds all nodes of an owner. An empty
 	// phase sets no label.

@@ -80,7 +80,7 @@ type Notice struct {
 	Status  Status
 	// Resources names the affected instances in the source's terms, exactly as read.
 	Resources []string
-	// InstanceCount and ResourcesHash are set by [Notice.TrimForRecord], which removes the other names. Machines is the number
+	// InstanceCount and ResourcesHash are set by [Notice.TrimForRecord], which removes the other names. InstanceCount is the number
 	// of instances in Resources, and ResourcesHash the hash of their sorted names.
 	InstanceCount int    `json:",omitempty"`
 	ResourcesHash string `json:",omitempty"`
