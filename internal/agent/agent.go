@@ -15,9 +15,11 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode"
 
 	"github.com/slipway-dev/slipway/internal/cordon"
 	"github.com/slipway-dev/slipway/internal/drain"
@@ -179,6 +181,7 @@ type Agent struct {
 	nodeWatch            *nodeWatch
 	nodeVersion          string // resourceVersion of the Node when last read or written
 	retryDelay           time.Duration
+	reconcileFailure     reconcileFailure
 	otherTools           []string // other tools that take the node out of service
 	otherToolsKnown      bool     // otherTools is known
 	// unschedulable is true while the Node is known to be unschedulable.
@@ -350,14 +353,14 @@ func (a *Agent) reconcile(ctx context.Context) (recheckAfter time.Duration) {
 	next, err := a.reconcileNotices(ctx, pass)
 	switch {
 	case err == nil:
-		a.retryDelay = 0
+		a.retryDelay, a.reconcileFailure = 0, reconcileFailure{}
 	case ctx.Err() != nil:
 		return idleInterval
 	case isInterrupted(pass):
 		return shortPollInterval // the update that interrupted it is about to be handled
 	default:
 		a.options.Metrics.StepsFailed.Inc()
-		a.log.Error("reconcile failed, will retry", "err", err)
+		a.logReconcileFailure(err)
 		a.retryDelay = min(max(2*a.retryDelay, minRetryDelay), maxRetryDelay)
 		next = a.retryDelay
 	}
@@ -368,6 +371,35 @@ func (a *Agent) reconcile(ctx context.Context) (recheckAfter time.Duration) {
 		next = min(next, shortPollInterval) // only Events and notifications may be left to send
 	}
 	return next
+}
+
+// reconcileFailure holds what was logged about reconciles that have failed since the last one that succeeded.
+type reconcileFailure struct {
+	text     string // the last logged error without digits
+	loggedAt time.Time
+	failures int
+}
+
+// failureLogInterval is how often a lasting failure to reconcile is logged.
+const failureLogInterval = time.Minute
+
+// logReconcileFailure logs a failed reconcile, unless the same failure was logged within failureLogInterval. The agent may fail
+// every maxRetryDelay for days, for example without a right. Digits do not count, because the port of a connection
+// differs each time.
+func (a *Agent) logReconcileFailure(err error) {
+	f := &a.reconcileFailure
+	f.failures++
+	text := strings.Map(func(r rune) rune {
+		if unicode.IsDigit(r) {
+			return -1
+		}
+		return r
+	}, err.Error())
+	if text == f.text && time.Since(f.loggedAt) < failureLogInterval {
+		return
+	}
+	f.text, f.loggedAt = text, time.Now()
+	a.log.Error("reconcile failed, will retry", "err", err, "failures", f.failures)
 }
 
 // reconcileNotices handles all notices once, the most urgent first. The drain and the watch that it starts end with

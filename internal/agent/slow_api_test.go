@@ -1,8 +1,11 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -209,6 +212,21 @@ func TestHangingRequestDoesNotDelayACancelledDrain(t *testing.T) {
 			check.Not(t, m.cluster.runningDrains("n") > 0, "the drain still runs")
 		}))
 	}
+}
+
+// The agent lacks a right, and then the API server hangs.
+func TestLastingFailureIsLoggedOnceAMinute(t *testing.T) {
+	withTestNode(t, time.Second, func(t *testing.T, m *testNode) {
+		var log bytes.Buffer
+		m.faults.set(fault{code: 403}, "patch nodes")
+		m.startAgent(t, 0, func(o *Options) { o.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+		m.source.setNotices(newNotice(notice.Freeze, "f", 10*time.Hour))
+		time.Sleep(10*time.Minute + 30*time.Second)
+		m.faults.set(hanging, "patch nodes")
+		time.Sleep(25 * time.Second)
+		m.crashAgent()
+		check.Is(t, 12, strings.Count(log.String(), "reconcile failed"), "the first failure, ten minutes, and the other failure")
+	})
 }
 
 // busySlots has no free slot, while the other nodes take turns.
