@@ -174,8 +174,10 @@ type Agent struct {
 	// mayHaveLeftRequests is true if an earlier process may have left EvictionRequests, and no drain has followed.
 	mayHaveLeftRequests bool
 	extension           deadlineExtension
-	// loggedPods has the states of the pods in the latest drain report in the log, if its drain ended at the deadline.
-	loggedPods string
+	// podsAfterDeadline has the states of the pods at the end of the latest drain that ended at its deadline.
+	podsAfterDeadline string
+	// knownObstacles has the obstacles that the latest drain and its retries have reported. The goroutine of the drain uses it.
+	knownObstacles map[string]bool
 	// drainedByThisProcess is true once this process has drained the node, and not only an earlier one.
 	drainedByThisProcess bool
 	nodeWatch            *nodeWatch

@@ -302,12 +302,16 @@ func (a *Agent) startDrain(ctx context.Context, o drainSpec) {
 
 // newProgressHandler returns a handler that updates the metrics and reports what blocks the drain. It reports a new
 // obstacle at once, because a Spot instance may be gone in ten seconds. It reports changed numbers of known obstacles
-// at blockedEventInterval. It clears the report at once when nothing blocks the drain. The handler runs in the
-// engine's goroutine.
+// at blockedEventInterval. It clears the report at once when nothing blocks the drain. A retry after the deadline logs only new
+// obstacles, because each retry has the same ones. The handler runs in the engine's goroutine.
 func (a *Agent) newProgressHandler(run *drainRun) func(drain.Progress) {
 	var reportedAt time.Time
 	var reported string
-	known := map[string]bool{}
+	isRetry := a.isRetryAfterDeadline(run.spec)
+	if !isRetry || a.knownObstacles == nil {
+		a.knownObstacles = map[string]bool{}
+	}
+	known := a.knownObstacles
 	return func(p drain.Progress) {
 		a.options.Metrics.setDrainProgress(p)
 		if hasRequestedAll(p) {
@@ -326,13 +330,21 @@ func (a *Agent) newProgressHandler(run *drainRun) func(drain.Progress) {
 			return
 		}
 		reportedAt, reported = time.Now(), p.String()
-		a.log.Warn("drain is blocked", "progress", reported, "blocked", firstN(obstructed, maxLoggedPods))
-		a.events.queueEvent(newDrainBlockedEvent(p))
+		if isNew || !isRetry {
+			a.log.Warn("drain is blocked", "progress", reported, "blocked", firstN(obstructed, maxLoggedPods))
+			a.events.queueEvent(newDrainBlockedEvent(p))
+		}
 		a.setBlocked(run, &p)
 	}
 }
 
-// recordFailedDrain records the result of a drain that has ended with pods left on the node.
+// isRetryAfterDeadline reports whether a drain is a retry because the instance still runs after the deadline.
+func (a *Agent) isRetryAfterDeadline(o drainSpec) bool {
+	return o.terms.HasDeadline() && o.terms.Deadline.Equal(a.extension.until)
+}
+
+// recordFailedDrain records the result of a drain that has ended with pods left on the node. It does not report a retry after the
+// deadline if no pod has changed, because there is a retry every startedDrainTime.
 func (a *Agent) recordFailedDrain(run *drainRun, r drain.Report, err error) {
 	if a.drain != run {
 		return // it was stopped, and another may be running
@@ -344,17 +356,30 @@ func (a *Agent) recordFailedDrain(run *drainRun, r drain.Report, err error) {
 		return
 	}
 	a.events.throttle.setEnd(time.Time{})
-	a.log.Error("not drained", "summary", r.Summary(), "err", observe.ClipBytes(err.Error(), maxEventMessageBytes))
-	a.events.queueEvent(newNotDrainedEvent(r, err))
 	if r.Outcome == drain.DeadlinePassed {
 		// The instance outlived its deadline. The drain is retried until the pods have left, the instance is gone or
 		// the notice has ended.
-		if !run.spec.terms.Deadline.Equal(a.extension.until) {
-			a.loggedPods = "" // this was the drain before the deadline, not a retry
-		}
+		before, isRetry := a.podsAfterDeadline, a.isRetryAfterDeadline(run.spec)
+		a.podsAfterDeadline = podStates(r)
 		a.extension = deadlineExtension{deadline: run.spec.terms.Deadline, until: time.Now().Add(startedDrainTime)}
+		if isRetry && a.podsAfterDeadline == before {
+			return
+		}
 	}
+	a.log.Error("not drained", "summary", r.Summary(), "err", observe.ClipBytes(err.Error(), maxEventMessageBytes))
+	a.events.queueEvent(newNotDrainedEvent(r, err))
 	a.recordDrainEnd(r, err)
+}
+
+// podStates returns a text that changes if a pod of the report that has to leave is removed or ends in another way.
+func podStates(r drain.Report) string {
+	states := string(r.Outcome)
+	for _, p := range r.Pods {
+		if p.Action != podrules.Skip {
+			states += "\n" + p.UID + " " + string(p.Removal) + " " + string(p.End)
+		}
+	}
+	return states
 }
 
 // recordDrainEnd records the end of a drain in the metrics, the log, the notifications and the notices.
@@ -382,19 +407,8 @@ func (a *Agent) recordDrainEnd(r drain.Report, err error) {
 const maxLoggedPods = 20
 
 // logReport logs the drain report, and one line for each pod that was killed, force-deleted or left behind. After a
-// cancelled drain, it has no such line for pods that are left: they may stay, or another drain evicts them. It logs nothing
-// for a retry after the deadline if no pod has changed, because there is a retry every startedDrainTime.
+// cancelled drain, it has no such line for pods that are left: they may stay, or another drain evicts them.
 func (a *Agent) logReport(r drain.Report) {
-	states := ""
-	if r.Outcome == drain.DeadlinePassed {
-		for _, p := range r.Pods {
-			states += p.UID + " " + string(p.Removal) + " " + string(p.End) + "\n"
-		}
-		if states == a.loggedPods {
-			return
-		}
-	}
-	a.loggedPods = states
 	r.Log(a.log)
 	odd := slices.DeleteFunc(slices.Clone(r.Pods), func(p drain.PodReport) bool {
 		left := p.IsNotRemoved() && r.Outcome != drain.Cancelled

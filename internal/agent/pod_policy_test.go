@@ -369,10 +369,11 @@ func TestUnmanagedPodsStayWhereTheInstanceReturns(t *testing.T) {
 }
 
 // After the deadline a drain is repeated every 10 s while pods are left.
-func TestUnchangedRetryAfterTheDeadlineLogsNoReport(t *testing.T) {
+func TestUnchangedRetryAfterTheDeadlineIsNotReported(t *testing.T) {
 	var log bytes.Buffer
+	registry := observe.NewRegistry()
 	a := New(Options{
-		Node: "n", Metrics: NewMetrics(observe.NewRegistry()), Log: slog.New(slog.NewJSONHandler(&log, nil)),
+		Node: "n", Metrics: NewMetrics(registry), Log: slog.New(slog.NewJSONHandler(&log, nil)),
 	})
 	endDrain := func(deadline time.Time, end drain.PodEnd) int {
 		log.Reset()
@@ -380,15 +381,31 @@ func TestUnchangedRetryAfterTheDeadlineLogsNoReport(t *testing.T) {
 		a.recordFailedDrain(a.drain, drain.Report{
 			Outcome: drain.DeadlinePassed, Pods: []drain.PodReport{{UID: "u", Action: podrules.Evict, Removal: drain.Evicted, End: end}},
 		}, errors.New("1 pod left"))
-		if !strings.Contains(log.String(), "not drained") {
-			t.Errorf("no line about the end:\n%s", log.String())
-		}
-		return strings.Count(log.String(), drain.LogMessage) + strings.Count(log.String(), "left behind")
+		return strings.Count(log.String(), "\n")
 	}
-	check.Is(t, 2, endDrain(time.Now(), drain.StillPresent), "at the deadline")
+	const reported = 3 // lines: the end of the drain, its report, and the pod
+	check.Is(t, reported, endDrain(time.Now(), drain.StillPresent), "at the deadline")
 	check.Is(t, 0, endDrain(a.extension.until, drain.StillPresent), "a retry")
 	check.Is(t, 0, endDrain(a.extension.until, drain.StillPresent), "another retry")
-	check.Is(t, 2, endDrain(a.extension.until, drain.Killed), "a retry in which a pod was killed")
+	check.Is(t, reported, endDrain(a.extension.until, drain.Killed), "a retry in which a pod was killed")
 	check.Is(t, 0, endDrain(a.extension.until, drain.Killed), "the next retry")
-	check.Is(t, 2, endDrain(time.Now().Add(time.Hour), drain.Killed), "the deadline of another notice")
+	check.Is(t, reported, endDrain(time.Now().Add(time.Hour), drain.Killed), "the deadline of another notice")
+	check.Not(t, !strings.Contains(scrape(t, registry), `slipway_drains_total{outcome="deadline-passed"} 3`+"\n"), "want 3 drains in the metrics")
+}
+
+// The instance outlives its deadline, and the agent may not delete the pod.
+func TestRetriesAfterTheDeadlineRepeatNoEvent(t *testing.T) {
+	withTestNode(t, time.Second, func(t *testing.T, m *testNode) {
+		m.denyEvictions("web")
+		m.faults.set(fault{code: 403}, "delete pods")
+		m.startAgent(t, 0, nil)
+		m.source.setNotices(newNotice(notice.Reboot, "r", 20*time.Minute))
+		time.Sleep(25 * time.Minute)
+		failed, blocked := m.countEvents(DrainFailed), m.countEvents(DrainBlocked)
+		check.Not(t, failed == 0 || blocked == 0, "%d Events DrainFailed, %d DrainBlocked; want both", failed, blocked)
+		time.Sleep(time.Hour)
+		check.Is(t, failed, m.countEvents(DrainFailed), "an hour later")
+		check.Is(t, blocked, m.countEvents(DrainBlocked), "an hour later")
+		check.Not(t, !strings.Contains(m.drainConditionMessage(), "0 of 1 gone"), "the condition is %q", m.drainConditionMessage())
+	})
 }
