@@ -324,6 +324,7 @@ func (a *Agent) newProgressHandler(run *drainRun) func(drain.Progress) {
 			known[obstacle] = true
 		}
 		if len(obstructed) == 0 {
+			reported = "" // the same obstacle is reported again
 			a.setBlocked(run, nil)
 		}
 		if !isNew && (len(obstructed) == 0 || time.Since(reportedAt) < blockedEventInterval || p.String() == reported) {

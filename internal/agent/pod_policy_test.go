@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
@@ -407,5 +408,22 @@ func TestRetriesAfterTheDeadlineRepeatNoEvent(t *testing.T) {
 		check.Is(t, failed, m.countEvents(DrainFailed), "an hour later")
 		check.Is(t, blocked, m.countEvents(DrainBlocked), "an hour later")
 		check.Not(t, !strings.Contains(m.drainConditionMessage(), "0 of 1 gone"), "the condition is %q", m.drainConditionMessage())
+	})
+}
+
+// A surge lets the pod wait for something else in between.
+func TestPodBlockedAgainIsReportedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := New(Options{Node: "n", Metrics: NewMetrics(observe.NewRegistry()), Log: slog.New(slog.DiscardHandler)})
+		run := &drainRun{}
+		report := a.newProgressHandler(run)
+		for range 2 {
+			report(drain.Progress{Listed: true, RemainingPods: []drain.BlockedPod{{Pod: "web", Reason: drain.ObstaclePDB, PDB: "shop/web"}}})
+			check.Not(t, run.blocked.Load() == nil, "the pod is blocked")
+			time.Sleep(time.Minute)
+			report(drain.Progress{Listed: true, RemainingPods: []drain.BlockedPod{{Pod: "web", Reason: drain.ObstacleSurge}}})
+			check.Not(t, run.blocked.Load() != nil, "the pod only waits for its successor")
+			time.Sleep(time.Minute)
+		}
 	})
 }
