@@ -38,8 +38,11 @@ func listNotices(nodes []corev1.Node) []noticeStatus {
 			if !r.Deadline.IsZero() {
 				s.Deadline = &r.Deadline
 			}
-			if s.Phase == string(agent.Draining) {
+			switch {
+			case s.Phase == string(agent.Draining):
 				s.Blocked = top.FindBlockedDrain(n)
+			case r.DrainWaitsFor != "":
+				s.Blocked = "waits for " + r.DrainWaitsFor
 			}
 			all = append(all, s)
 		}

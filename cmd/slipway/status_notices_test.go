@@ -43,6 +43,13 @@ func TestStatusShowsPhaseAndBlockerOfEachNotice(t *testing.T) {
 		"a      Redeploy   draining   2026-03-01T12:09:00Z   7 of 12 gone, 1 waiting (disruption-budget shop/web: 1)",
 		"b      Reboot     noticed    2026-03-01T12:09:00Z",
 	)
+	waiting := newNoticedNode("d", "Reboot", "cordoned")
+	for key, record := range waiting.Annotations {
+		waiting.Annotations[key] = strings.Replace(record, `"phase"`, `"drainWaitsFor":"a drain slot","phase"`, 1)
+	}
+	out.Reset()
+	must.NoError(t, (clusterStatus{Notices: listNotices([]corev1.Node{waiting})}).printTable(&out, false))
+	check.Contains(t, out.String(), "d      Reboot   cordoned   2026-03-01T12:09:00Z   waits for a drain slot")
 	out.Reset()
 	must.NoError(t, (clusterStatus{Notices: listNotices([]corev1.Node{newNoticedNode("c", "Preempt", "drained")})}).printTable(&out, false))
 	if strings.Contains(out.String(), "Preempt") {

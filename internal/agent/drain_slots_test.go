@@ -16,6 +16,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/drain"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/notice"
+	"github.com/slipway-dev/slipway/internal/notice/report"
 	"github.com/slipway-dev/slipway/internal/observe"
 	"github.com/slipway-dev/slipway/internal/testing/check"
 )
@@ -584,6 +585,47 @@ func TestI2ForcedDeletionsAreReportedWhenADrainStops(t *testing.T) {
 			check.Is(t, 1, m.countEvents(DrainStopped), m.eventReasons)
 		}))
 	}
+}
+
+// The agent's goroutine is busy when the drain ends, and then ends or stops the drain. So nothing handles the report before.
+// recordedDrainDelay returns what delays the drain, as people see it.
+func (m *testNode) recordedDrainDelay(t *testing.T) string {
+	t.Helper()
+	reports, _ := report.ReadReports(m.currentNode().Annotations)
+	check.Len(t, 1, reports)
+	return reports[0].DrainWaitsFor
+}
+
+func TestRecordSaysWhatDelaysTheDrain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newFakeCluster()
+		first, second := newTestNode(c, "first", 10*time.Minute), newTestNode(c, "second", 10*time.Minute)
+		for _, m := range []*testNode{first, second} {
+			m.startAgent(t, 1, nil)
+			m.source.setNotices(newNotice(notice.Reboot, "r", 10*time.Hour))
+			time.Sleep(time.Minute)
+		}
+		check.Is(t, "", first.recordedDrainDelay(t))
+		check.Is(t, "a drain slot", second.recordedDrainDelay(t))
+		time.Sleep(15 * time.Minute)
+		check.Is(t, "", second.recordedDrainDelay(t), "it has the slot")
+		third := newTestNode(c, "third", time.Hour)
+		third.startAgent(t, 0, nil)
+		third.source.setNotices(newNotice(notice.Reboot, "r", 10*time.Hour))
+		time.Sleep(time.Minute)
+		setTaints := func(taints ...kubeapi.Taint) {
+			_, err := third.updateNode("", func(n *kubeapi.Node) { n.Spec.Taints = taints })
+			check.NoError(t, err)
+			time.Sleep(time.Minute)
+		}
+		setTaints(kubeapi.Taint{Key: "ToBeDeletedByClusterAutoscaler", Effect: "NoSchedule"})
+		check.Is(t, "another tool: cluster-autoscaler (taint ToBeDeletedByClusterAutoscaler:NoSchedule)", third.recordedDrainDelay(t))
+		setTaints()
+		check.Is(t, "", third.recordedDrainDelay(t), "the other tool has stopped")
+		for _, m := range []*testNode{first, second, third} {
+			m.crashAgent()
+		}
+	})
 }
 
 func TestI2FinishedDrainIsReportedIfTheAgentStopsItJustThen(t *testing.T) {

@@ -26,6 +26,8 @@ type noticeState struct {
 	NotifiedMoments []notify.Moment `json:"told,omitempty"`
 	// DrainStarted is when the first eviction for this notice was requested.
 	DrainStarted time.Time `json:"began,omitzero"`
+	// DrainWaitsFor is what delays the start of the drain, for people; empty if nothing does.
+	DrainWaitsFor string `json:"drainWaitsFor,omitempty"`
 	// TraceParent is the traceparent of the notice's first span.
 	TraceParent string `json:"trace,omitempty"`
 

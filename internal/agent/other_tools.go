@@ -30,6 +30,10 @@ func (a *Agent) checkNodeAccess(ctx context.Context, h *noticeState, now time.Ti
 		a.reportOtherTools(h, now)
 	}
 	a.handleInput(h, inputChecked, now)
+	if waits := a.findDrainDelay(h, now); waits != h.DrainWaitsFor {
+		h.DrainWaitsFor = waits
+		h.claim.markOutdated()
+	}
 	switch {
 	case h.Phase == Waiting:
 		a.reportWaitingForSlot(h)
@@ -47,6 +51,17 @@ func (a *Agent) checkNodeAccess(ctx context.Context, h *noticeState, now time.Ti
 		return h.untilWaitDeadline(now), nil
 	}
 	return idleInterval, nil
+}
+
+// findDrainDelay returns what delays the start of the drain for a notice; empty if nothing does.
+func (a *Agent) findDrainDelay(h *noticeState, now time.Time) string {
+	switch {
+	case h.Phase == Yielded:
+		return "another tool: " + strings.Join(a.otherTools, ", ")
+	case h.Phase == Cordoned && h.needsDrain() && a.isWaitingForSlot(h, now):
+		return "a drain slot"
+	}
+	return ""
 }
 
 // shouldYield reports whether the agent leaves the node to other tools that are removing it.

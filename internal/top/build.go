@@ -268,7 +268,7 @@ func readNodeNotices(n *corev1.Node) (all []Notice) {
 	for _, r := range reports {
 		all = append(all, Notice{
 			Node: n.Name, Source: r.Source, ID: r.ID, Type: string(r.Type), Due: r.Deadline, Started: r.Status == started,
-			Phase: r.Phase, Description: r.Description,
+			Phase: r.Phase, WaitsFor: r.DrainWaitsFor, Description: r.Description,
 		})
 	}
 	return all

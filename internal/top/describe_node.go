@@ -174,6 +174,8 @@ func (b *builder) describeNotice(n *corev1.Node, of Notice) Activity {
 	}
 	load, known := b.Loads[n.Name]
 	switch summary := FindBlockedDrain(n); {
+	case of.WaitsFor != "":
+		d.Detail = "waits for " + of.WaitsFor
 	case of.Phase != "draining":
 	case summary != "":
 		d.Severity, d.Text, d.Detail = Trouble, formatBlockedDrain(summary), "for "+of.Type

@@ -2,6 +2,7 @@ package top
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -56,6 +57,14 @@ func withNotice(kind, status, phase string, due time.Duration) func(*corev1.Node
 		`"state":{"notice":{"ID":"E1","Source":"azure","Type":%q,"Status":%q,"Description":"Host is failing"},`+
 		`"seen":{"first":"2026-03-01T11:59:00Z"},"decision":{"deadline":%q},"phase":%q}}`,
 		timeAgo(time.Minute).Format(time.RFC3339), kind, status, noon.Add(due).Format(time.RFC3339), phase))
+}
+
+// withDrainDelay adds to the notice what delays its drain, as the agent writes it.
+func withDrainDelay(by string) func(*corev1.Node) {
+	return func(n *corev1.Node) {
+		const key = "cordon.slipway.dev/azure-E1"
+		n.Annotations[key] = strings.Replace(n.Annotations[key], `"phase"`, fmt.Sprintf(`"drainWaitsFor":%q,"phase"`, by), 1)
+	}
 }
 
 // withBlockedDrain adds the condition of a blocked drain as the agent writes it.

@@ -130,7 +130,9 @@ type Notice struct {
 	Due     time.Time
 	Started bool
 	// Phase is the progress of the agent, such as draining. It is empty at the start.
-	Phase       string
+	Phase string
+	// WaitsFor is what delays the start of the drain. It is empty if nothing does.
+	WaitsFor    string
 	Description string
 }
 

@@ -25,6 +25,8 @@ type Report struct {
 	Seen time.Time
 	// Phase is the agent's progress: empty, cordoned, draining, drained, not-drained or acknowledged.
 	Phase string
+	// DrainWaitsFor is what delays the start of the drain, such as "a drain slot"; empty if nothing does.
+	DrainWaitsFor string
 }
 
 // recordState holds the fields of the agent's record that this package reads.
@@ -37,7 +39,8 @@ type recordState struct {
 	Seen struct {
 		First time.Time `json:"first"`
 	} `json:"seen"`
-	Phase string `json:"phase"`
+	Phase         string `json:"phase"`
+	DrainWaitsFor string `json:"drainWaitsFor"`
 }
 
 // ReadReports returns the records of notices in a Node's annotations, oldest first. problems has an error for each
@@ -57,7 +60,9 @@ func ReadReports(annotations map[string]string) (reports []Report, problems []er
 		if s.Notice.ID == "" || s.Notice.Type == "" || r.Owner != notice.ClaimOwner(s.Notice.Source, s.Notice.ID) {
 			continue
 		}
-		reports = append(reports, Report{Notice: s.Notice, Deadline: s.Decision.Deadline, Forced: s.Decision.Forced, Seen: s.Seen.First, Phase: s.Phase})
+		reports = append(reports, Report{
+			Notice: s.Notice, Deadline: s.Decision.Deadline, Forced: s.Decision.Forced, Seen: s.Seen.First, Phase: s.Phase, DrainWaitsFor: s.DrainWaitsFor,
+		})
 	}
 	return reports, problems
 }
