@@ -37,13 +37,15 @@ type clusterStatus struct {
 }
 
 type groupStatus struct {
-	Name        string `json:"name"`
-	Cloud       string `json:"cloud"`
-	MinSize     int32  `json:"minSize"`
-	MaxSize     *int32 `json:"maxSize,omitempty"`
-	Nodes       int    `json:"nodes"`
-	Unavailable int    `json:"unavailable"`
-	Retiring    int    `json:"retiring"`
+	Name    string `json:"name"`
+	Cloud   string `json:"cloud"`
+	MinSize int32  `json:"minSize"`
+	// CloudMinSize is the cloud's own minimum. The larger one of it and MinSize counts.
+	CloudMinSize int32  `json:"cloudMinSize,omitempty"`
+	MaxSize      *int32 `json:"maxSize,omitempty"`
+	Nodes        int    `json:"nodes"`
+	Unavailable  int    `json:"unavailable"`
+	Retiring     int    `json:"retiring"`
 	// AllowedDisruptions is the number of further nodes that may be retired now.
 	AllowedDisruptions int `json:"allowedDisruptions"`
 	// Unlisted is true for a group without a NodeGroup object. Its limits, cloud and rules are unknown here.
@@ -165,7 +167,7 @@ func readStatus(ctx context.Context, c client.Reader, names []string) (clusterSt
 		if err != nil {
 			return clusterStatus{}, err
 		}
-		s := toGroupStatus(g, nodes)
+		s := toGroupStatus(cluster, g, nodes)
 		s.idleStatus, s.scalingStatus, s.priceStatus = readIdleStatus(ctx, cluster, g), toScalingStatus(cluster, g), toPriceStatus(cluster, g)
 		status.Groups = append(status.Groups, s)
 	}
@@ -191,10 +193,11 @@ func toRetiringStatus(rt *v1alpha1.NodeRetirement) retiringStatus {
 	return l
 }
 
-func toGroupStatus(g *v1alpha1.NodeGroup, nodes []disruptionbudget.Node) groupStatus {
+func toGroupStatus(cluster *nodegroup.Cluster, g *v1alpha1.NodeGroup, nodes []disruptionbudget.Node) groupStatus {
+	w := cluster.NewGroupSnapshot(g, cluster.WhyNotAccepted(g))
 	s := groupStatus{
-		Name: g.Name, Cloud: g.Spec.Cloud.Provider + "/" + g.Spec.Cloud.Group, MinSize: g.Spec.MinSize, MaxSize: g.Spec.MaxSize,
-		AllowedDisruptions: disruptionbudget.CountRemainingDisruptions(&g.Spec, nodes, v1alpha1.Requested, time.Now()), UnavailableNodes: map[string]string{},
+		Name: g.Name, Cloud: g.Spec.Cloud.Provider + "/" + g.Spec.Cloud.Group, MinSize: g.Spec.MinSize, CloudMinSize: g.Status.CloudMinSize,
+		MaxSize: g.Spec.MaxSize, AllowedDisruptions: w.CountAllowedDisruptions(nodes), UnavailableNodes: map[string]string{},
 	}
 	for _, n := range nodes {
 		s.addNode(n)
@@ -218,6 +221,9 @@ func (s clusterStatus) printTable(w io.Writer, wide bool) error {
 		minSize, maxSize, allowed := fmt.Sprint(g.MinSize), unknownValue, fmt.Sprint(g.AllowedDisruptions)
 		if g.MaxSize != nil {
 			maxSize = fmt.Sprint(*g.MaxSize)
+		}
+		if g.CloudMinSize > g.MinSize {
+			minSize = fmt.Sprintf("%d (cloud)", g.CloudMinSize)
 		}
 		if g.Unlisted {
 			minSize, allowed = unknownValue, unknownValue

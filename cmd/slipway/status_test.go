@@ -41,6 +41,39 @@ func TestStatusShowsGroupsKnownOnlyByTheirMarks(t *testing.T) {
 	}
 }
 
+func TestI5StatusCountsTheMinimumOfTheCloud(t *testing.T) {
+	scheme := runtime.NewScheme()
+	must.NoError(t, errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)))
+	for name, c := range map[string]struct {
+		accepted              metav1.ConditionStatus
+		minSize, cloudMinSize int32
+		want                  string // the columns from ACCEPTED on
+	}{
+		"no minimum":           {metav1.ConditionTrue, 0, 0, "True azure/ci 0 - 2 0 0 1"},
+		"minimum of the cloud": {metav1.ConditionTrue, 0, 2, "True azure/ci 2 (cloud) - 2 0 0 0"},
+		"minimum of the group": {metav1.ConditionTrue, 2, 1, "True azure/ci 2 - 2 0 0 0"},
+		"not accepted":         {metav1.ConditionFalse, 0, 0, "False azure/ci 0 - 2 0 0 0"},
+	} {
+		g := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "ci"}}
+		g.Spec.NodeSelector.MatchLabels = map[string]string{"pool": "ci"}
+		g.Spec.Cloud.Provider, g.Spec.Cloud.Group, g.Spec.MinSize, g.Status.CloudMinSize = "azure", "ci", c.minSize, c.cloudMinSize
+		g.Status.Conditions = []metav1.Condition{{Type: v1alpha1.GroupAccepted, Status: c.accepted, Reason: "any", Message: "any"}}
+		objects := []client.Object{g}
+		for _, name := range []string{"a", "b"} {
+			n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"pool": "ci"}}}
+			n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+			objects = append(objects, n)
+		}
+		status, err := readStatus(t.Context(), fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build(), nil)
+		must.NoError(t, err)
+		var out bytes.Buffer
+		must.NoError(t, status.printTable(&out, false))
+		if !strings.Contains(strings.Join(strings.Fields(out.String()), " "), " ci "+c.want) {
+			t.Errorf("%s: want %q in\n%s", name, c.want, out.String())
+		}
+	}
+}
+
 func TestWideStatusShowsPricesAsTopDoes(t *testing.T) {
 	scheme := runtime.NewScheme()
 	must.NoError(t, errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)))

@@ -48,9 +48,15 @@ func ReadCluster(ctx context.Context, reader client.Reader, pods live.PodReader,
 // QuietFunc returns how long this process has seen no pod that keeps the node from being idle; see [Node].
 type QuietFunc func(node string) time.Duration
 
+// NewGroupSnapshot returns the input of the decisions on one group without its nodes and pods. The cloud's minimum is the last
+// known one, from the status of the group.
+func (c *Cluster) NewGroupSnapshot(g *v1alpha1.NodeGroup, notAccepted string) GroupSnapshot {
+	return GroupSnapshot{Group: g, NotAccepted: notAccepted, CloudMinSize: int(g.Status.CloudMinSize), Now: c.Now}
+}
+
 // ReadGroupSnapshot returns the input of the decisions on one group. It reads the pods that the group's rule needs.
 func (c *Cluster) ReadGroupSnapshot(ctx context.Context, g *v1alpha1.NodeGroup, notAccepted string, timeSinceKeepingPod QuietFunc) (GroupSnapshot, error) {
-	w := GroupSnapshot{Group: g, NotAccepted: notAccepted, Now: c.Now}
+	w := c.NewGroupSnapshot(g, notAccepted)
 	about := c.retirementsByNode()
 	for i := range c.Nodes {
 		if name := c.Nodes[i].Name; c.Assignment.OwnerByNode[name] == g.Name {

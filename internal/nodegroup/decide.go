@@ -287,6 +287,17 @@ func (w *GroupSnapshot) describeMinSizeSource() string {
 	return "the group's"
 }
 
+// CountAllowedDisruptions returns how many more nodes of the group may be retired now. nodes are all nodes of the group. It
+// returns 0 for a group that is not accepted.
+func (w *GroupSnapshot) CountAllowedDisruptions(nodes []disruptionbudget.Node) int {
+	if w.NotAccepted != "" {
+		return 0
+	}
+	spec := w.Group.Spec
+	spec.MinSize = w.MinSize()
+	return disruptionbudget.CountRemainingDisruptions(&spec, nodes, v1alpha1.Requested, w.Now)
+}
+
 func compareBools(a, b bool) int {
 	switch {
 	case a == b:
@@ -371,12 +382,7 @@ func (w *GroupSnapshot) toStatus(reading cloudReading) v1alpha1.NodeGroupStatus 
 		}
 	}
 	s.CloudMinSize = int32(w.CloudMinSize)
-	spec := w.Group.Spec
-	spec.MinSize = w.MinSize()
-	s.AllowedDisruptions = int32(disruptionbudget.CountRemainingDisruptions(&spec, counted, v1alpha1.Requested, w.Now))
-	if w.NotAccepted != "" {
-		s.AllowedDisruptions = 0
-	}
+	s.AllowedDisruptions = int32(w.CountAllowedDisruptions(counted))
 	if reading.known && reading.err == nil {
 		size := int32(reading.group.Size)
 		s.CloudSize = &size

@@ -13,6 +13,7 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/drainability"
+	"github.com/slipway-dev/slipway/internal/placement/live"
 	"github.com/slipway-dev/slipway/internal/retirement"
 	"github.com/slipway-dev/slipway/internal/testing/check"
 	"github.com/slipway-dev/slipway/internal/testing/must"
@@ -93,6 +94,20 @@ func newOpenRetirement(node string, phase v1alpha1.Phase, in bool) v1alpha1.Node
 		rt.Status.Conditions = []metav1.Condition{{Type: v1alpha1.RetirementAdmitted, Status: metav1.ConditionTrue}}
 	}
 	return rt
+}
+
+// TestI5PredictionCountsTheMinimumOfTheCloud compares with the manager, which reads the minimum from the cloud.
+func TestI5PredictionCountsTheMinimumOfTheCloud(t *testing.T) {
+	for cloudMinSize, want := range map[int32]Verdict{0: VerdictDue, 1: VerdictBlocked} {
+		g, idle := newGroup("ci"), newIdleNode("a", "ci", time.Hour)
+		g.Status.CloudMinSize = cloudMinSize
+		g.Status.Conditions = []metav1.Condition{{Type: v1alpha1.GroupAccepted, Status: metav1.ConditionTrue, Reason: v1alpha1.AcceptedReason}}
+		c := NewCluster(live.NewListingPodReader(newFixture(t)), []v1alpha1.NodeGroup{*g}, []corev1.Node{*idle.Object}, nil, noon)
+		decisions := must.Get(c.PredictDecisionsByIdleRule(t.Context(), g))(t)
+		if len(decisions) != 1 || decisions[0].Verdict != want || (want == VerdictBlocked) != (decisions[0].Reasons[0].Rule == Minimum) {
+			t.Errorf("minimum %d of the cloud: %+v, want %s", cloudMinSize, decisions, want)
+		}
+	}
 }
 
 func TestIdleNodeVerdicts(t *testing.T) {

@@ -40,7 +40,7 @@ type Facts struct {
 
 // BuildState returns the State for the facts. It does no I/O.
 func BuildState(f Facts) State {
-	b := builder{Facts: f, claims: nodegroup.AssignNodes(f.Groups, f.Nodes)}
+	b := builder{Facts: f, cluster: nodegroup.NewCluster(nil, f.Groups, f.Nodes, f.Retirements, f.Now)}
 	b.selectRetirements()
 	s := State{Problems: f.Problems}
 	for i := range f.Groups {
@@ -61,7 +61,7 @@ func BuildState(f Facts) State {
 
 type builder struct {
 	Facts
-	claims nodegroup.Assignment
+	cluster *nodegroup.Cluster
 	// retirementByNode holds the retirement to show for each node name.
 	retirementByNode map[string]*v1alpha1.NodeRetirement
 	// retiring has the names of the nodes that a retirement will remove.
@@ -107,17 +107,18 @@ func isShownInsteadOf(a, b *v1alpha1.NodeRetirement) bool {
 }
 
 func (b *builder) buildGroup(g *v1alpha1.NodeGroup) Group {
+	w := b.cluster.NewGroupSnapshot(g, b.cluster.WhyNotAccepted(g))
 	out := Group{
-		Name: g.Name, Cloud: g.Spec.Cloud.Provider + "/" + g.Spec.Cloud.Group, MinSize: g.Spec.MinSize, MaxSize: g.Spec.MaxSize,
+		Name: g.Name, Cloud: g.Spec.Cloud.Provider + "/" + g.Spec.Cloud.Group, MinSize: w.MinSize(), MaxSize: g.Spec.MaxSize,
 		Remarks: listGroupProblems(g, b.Now), Nodes: b.buildGroupNodes(g.Name, g),
 	}
 	var counted []disruptionbudget.Node
 	for i := range b.Nodes {
-		if n := &b.Nodes[i]; b.claims.OwnerByNode[n.Name] == g.Name {
+		if n := &b.Nodes[i]; b.cluster.Assignment.OwnerByNode[n.Name] == g.Name {
 			counted = append(counted, disruptionbudget.NewNode(n, b.retiring[n.Name]))
 		}
 	}
-	out.AllowedDisruptions = disruptionbudget.CountRemainingDisruptions(&g.Spec, counted, v1alpha1.Requested, b.Now)
+	out.AllowedDisruptions = w.CountAllowedDisruptions(counted)
 	if up := g.Status.Provisioning; up != nil {
 		out.Provisioning = up.Provisioning
 	}
@@ -156,7 +157,7 @@ func (b *builder) buildGroupNodes(group string, g *v1alpha1.NodeGroup) (all []No
 	for i := range b.Nodes {
 		n := &b.Nodes[i]
 		there[n.Name] = true
-		if b.claims.OwnerByNode[n.Name] == group {
+		if b.cluster.Assignment.OwnerByNode[n.Name] == group {
 			all = append(all, b.buildNode(n, g))
 		}
 	}

@@ -125,6 +125,27 @@ func TestRetirementOfEarlierNodeIsIgnored(t *testing.T) {
 	}
 }
 
+func TestI5GroupCountsTheMinimumOfTheCloud(t *testing.T) {
+	for name, c := range map[string]struct {
+		change  func(*v1alpha1.NodeGroup)
+		minSize int32
+		allowed int
+	}{
+		"minimum of the group": {func(*v1alpha1.NodeGroup) {}, 1, 1},
+		"minimum of the cloud": {func(g *v1alpha1.NodeGroup) { g.Status.CloudMinSize = 2 }, 2, 0},
+		"not accepted": {func(g *v1alpha1.NodeGroup) {
+			g.Status.Conditions[0].Status, g.Status.Conditions[0].Message = metav1.ConditionFalse, "it overlaps"
+		}, 1, 0},
+	} {
+		g := newGroup("g", 5)
+		c.change(&g)
+		got := BuildState(Facts{Groups: []v1alpha1.NodeGroup{g}, Nodes: []corev1.Node{newNode("n", "g"), newNode("m", "g")}}).Groups[0]
+		if got.MinSize != c.minSize || got.AllowedDisruptions != c.allowed {
+			t.Errorf("%s: %d can be removed, the minimum is %d; want %d and %d", name, got.AllowedDisruptions, got.MinSize, c.allowed, c.minSize)
+		}
+	}
+}
+
 func TestOneRetirementOfNodeIsShownInAnyOrder(t *testing.T) {
 	ofNotice := func(rt *v1alpha1.NodeRetirement) {
 		rt.Spec.Notice = &v1alpha1.NoticeReference{Source: "azure", ID: "E1"}

@@ -45,7 +45,8 @@ type Event struct {
 type Group struct {
 	Name string
 	// Cloud is provider/group.
-	Cloud   string
+	Cloud string
+	// MinSize is the larger one of the group's own minimum and the cloud's.
 	MinSize int32
 	MaxSize *int32
 	// AllowedDisruptions is how many more nodes may be removed now.
