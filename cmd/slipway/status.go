@@ -34,6 +34,8 @@ type clusterStatus struct {
 	Groups   []groupStatus    `json:"groups"`
 	Retiring []retiringStatus `json:"retiring"`
 	Notices  []noticeStatus   `json:"notices"`
+
+	missingManager string // the entry of Missing about the managers
 }
 
 type groupStatus struct {
@@ -77,7 +79,8 @@ func newStatusCommand() *cobra.Command {
 		Long: `Status shows all NodeGroups, or only the named ones, and their nodes that are idle, are being retired or have a notice.
 
 It also works without Slipway's CRDs and without a manager. If no NodeGroup exists, or with -o wide, it also shows the number of nodes,
-agents and managers, which nodes are unavailable and why, and what is missing.`,
+agents and managers, which nodes are unavailable and why, and what is missing. If NodeGroups exist, it always reports
+that no manager is Ready.`,
 		Example: `  slipway status
   slipway status ci -o wide`,
 		Args: cobra.ArbitraryArgs,

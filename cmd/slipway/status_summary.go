@@ -17,6 +17,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/drainability/fromcorev1"
 	noderules "github.com/slipway-dev/slipway/internal/drainability/node"
 	"github.com/slipway-dev/slipway/internal/nodegroup"
+	"github.com/slipway-dev/slipway/internal/observe"
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
@@ -64,6 +65,8 @@ type podsStatus struct {
 	Versions []string `json:"versions,omitempty"`
 	// Unknown is true if the pods could not be listed.
 	Unknown bool `json:"unknown,omitempty"`
+
+	first doctor.OwnPod
 }
 
 func (p podsStatus) String() string {
@@ -77,13 +80,20 @@ func (p podsStatus) String() string {
 }
 
 func (p *podsStatus) addPod(pod doctor.OwnPod) {
-	p.Pods++
+	if p.Pods++; p.Pods == 1 {
+		p.first = pod
+	}
 	if pod.Ready {
 		p.Ready++
 	}
 	if !slices.Contains(p.Versions, pod.Version) {
 		p.Versions = append(p.Versions, pod.Version)
 	}
+}
+
+// describeNotReady says that no pod is Ready, and how to find out why.
+func (p *podsStatus) describeNotReady(part string) string {
+	return fmt.Sprintf("no %s is Ready (%s; kubectl -n %s describe pod %s)", part, observe.FormatCount(p.Pods, "pod"), p.first.Namespace, p.first.Name)
 }
 
 // readOwnPods counts the agents and managers. A failure does not fail the command.
@@ -102,13 +112,23 @@ func (s *clusterStatus) readOwnPods(ctx context.Context, c client.Reader) {
 			s.Managers.addPod(p)
 		}
 	}
-	if s.Agents.Pods == 0 {
-		s.Missing = append(s.Missing, "no pod of an agent was found (label app.kubernetes.io/name=slipway-agent): without agents, nothing handles notices of the cloud")
+	const noAgent, noManager = "without agents, nothing handles notices of the cloud", "without a manager, no node is retired and no instance is " +
+		"launched (agents need no manager)"
+	switch {
+	case s.Agents.Pods == 0:
+		s.Missing = append(s.Missing, "no pod of an agent was found (label app.kubernetes.io/name=slipway-agent): "+noAgent)
+	case s.Agents.Ready == 0:
+		s.Missing = append(s.Missing, s.Agents.describeNotReady("agent")+": "+noAgent)
 	}
-	if s.Managers.Pods == 0 {
-		s.Missing = append(s.Missing, "no pod of a manager was found (label app.kubernetes.io/name=slipway-manager): without a manager, no node is "+
-			"retired and no instance is launched (agents need no manager)")
+	switch {
+	case s.Managers.Pods == 0:
+		s.missingManager = "no pod of a manager was found (label app.kubernetes.io/name=slipway-manager): " + noManager
+	case s.Managers.Ready == 0:
+		s.missingManager = s.Managers.describeNotReady("manager") + ": " + noManager
+	default:
+		return
 	}
+	s.Missing = append(s.Missing, s.missingManager)
 }
 
 // printSummary prints the numbers of nodes and pods, and the unavailable nodes.
@@ -132,14 +152,21 @@ func (s clusterStatus) printSummary(w io.Writer, wide bool) {
 	}
 }
 
-// printMissing prints what is missing. If there are NodeGroups, only wide output has it, because their conditions say what
-// does not work.
+// printMissing prints what is missing. If there are groups, only wide output has all of it. But a NodeGroup needs a manager, and
+// the conditions of the NodeGroup stay as the last manager has written them.
 func (s clusterStatus) printMissing(w io.Writer, wide bool) {
-	if len(s.Groups) > 0 && !wide || len(s.Missing) == 0 {
+	missing := s.Missing
+	if len(s.Groups) > 0 && !wide {
+		missing = nil
+		if s.missingManager != "" && slices.ContainsFunc(s.Groups, func(g groupStatus) bool { return !g.Unlisted }) {
+			missing = []string{s.missingManager}
+		}
+	}
+	if len(missing) == 0 {
 		return
 	}
 	fmt.Fprintln(w, "\nMISSING")
-	for _, m := range s.Missing {
+	for _, m := range missing {
 		fmt.Fprintln(w, m)
 	}
 }

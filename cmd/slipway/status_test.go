@@ -74,6 +74,40 @@ func TestI5StatusCountsTheMinimumOfTheCloud(t *testing.T) {
 	}
 }
 
+func TestStatusSaysThatNoManagerIsReady(t *testing.T) {
+	scheme := runtime.NewScheme()
+	must.NoError(t, errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)))
+	newPod := func(part string, ready corev1.ConditionStatus) *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "slipway", Name: "slipway-" + part + "-x", Labels: map[string]string{"app.kubernetes.io/name": "slipway-" + part}}}
+		p.Spec.Containers = []corev1.Container{{Name: part, Image: "slipway:v1"}}
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}
+		return p
+	}
+	group := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "ci"}}
+	marked := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: map[string]string{"nodegroup.slipway.dev/name": "file"}}}
+	for name, c := range map[string]struct {
+		objects    []client.Object
+		want, wide string // what follows MISSING; empty for no such section
+	}{
+		"manager is Ready": {[]client.Object{group, newPod("manager", corev1.ConditionTrue), newPod("agent", corev1.ConditionTrue)}, "", ""},
+		"manager is not Ready": {[]client.Object{group, newPod("manager", corev1.ConditionFalse)},
+			"no manager is Ready (1 pod; kubectl -n slipway describe pod slipway-manager-x): ", "no pod of an agent was found "},
+		"no manager":         {[]client.Object{group, newPod("agent", corev1.ConditionTrue)}, "no pod of a manager was found ", "no pod of a manager was found "},
+		"agent is not Ready": {[]client.Object{group, newPod("agent", corev1.ConditionFalse), newPod("manager", corev1.ConditionTrue)}, "", "no agent is Ready (1 pod; "},
+		"group of a file":    {[]client.Object{marked}, "", "no pod of an agent was found "},
+	} {
+		status, err := readStatus(t.Context(), fake.NewClientBuilder().WithScheme(scheme).WithObjects(c.objects...).Build(), nil)
+		must.NoError(t, err)
+		for wide, want := range map[bool]string{false: c.want, true: c.wide} {
+			var out bytes.Buffer
+			must.NoError(t, status.printTable(&out, wide))
+			if _, missing, found := strings.Cut(out.String(), "\nMISSING\n"); found != (want != "") || !strings.HasPrefix(missing, want) {
+				t.Errorf("%s, wide %t: want %q after MISSING in\n%s", name, wide, want, out.String())
+			}
+		}
+	}
+}
+
 func TestWideStatusShowsPricesAsTopDoes(t *testing.T) {
 	scheme := runtime.NewScheme()
 	must.NoError(t, errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)))
