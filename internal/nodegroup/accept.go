@@ -174,10 +174,11 @@ func newCloudAcceptedCondition(g *v1alpha1.NodeGroup, configured []string, readi
 	case was != nil && was.ObservedGeneration == g.Generation && dependsOnCloud(was.Reason):
 		return *was
 	}
-	return metav1.Condition{
-		Type: v1alpha1.GroupAccepted, Status: metav1.ConditionUnknown, Reason: CloudUnreadable,
-		Message: "waiting for the cloud's first answer",
+	message := "waiting for the cloud's first answer"
+	if reading.err != nil { // such as a timeout, which may last for hours
+		message = fmt.Sprintf("spec.cloud.group: %q: the cloud has not answered without an error yet: %s", where.Group, reading.err)
 	}
+	return metav1.Condition{Type: v1alpha1.GroupAccepted, Status: metav1.ConditionUnknown, Reason: CloudUnreadable, Message: message}
 }
 
 func describeConfiguredClouds(configured []string) string {

@@ -58,7 +58,10 @@ func TestI10RefusedGroupNamesTheReason(t *testing.T) {
 		}, v1alpha1.AcceptedReason, "no instances can be launched: the credential lacks sets/write on /x"},
 		"a cloud that does not answer": {func(_ *v1alpha1.NodeGroup, _ *[]corev1.Node, reading *cloudReading) {
 			reading.err = errors.New("timeout")
-		}, CloudUnreadable, ""},
+		}, CloudUnreadable, `spec.cloud.group: "ci": the cloud has not answered without an error yet: timeout`},
+		"a cloud that was not read": {func(_ *v1alpha1.NodeGroup, _ *[]corev1.Node, reading *cloudReading) {
+			reading.known = false
+		}, CloudUnreadable, "waiting for the cloud's first answer"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, nodes, reading := newGroup("ci"), []corev1.Node{newNode("a", "ci")}, cloudReading{known: true}
