@@ -47,13 +47,14 @@ type Decision struct {
 	Code Code
 	// Limit is how many nodes may be unavailable at once. Unavailable is how many are, without the target.
 	Limit, Unavailable int
-	// UnavailableNodes lists these nodes and why. Message leaves them out, so that it changes rarely.
-	UnavailableNodes []string
-	Message          string
+	Message            string
 }
 
 // IsAllowed reports whether the node may be retired now.
 func (v Decision) IsAllowed() bool { return v.Code == NoLimitReached }
+
+// maxNamedNodes is the largest number of unavailable nodes in one message.
+const maxNamedNodes = 3
 
 // CheckDisruption decides whether the node may be retired now. Of the disruption budgets that apply, the budget with
 // the fewest permitted unavailable nodes decides. If none applies, one node may be unavailable at a time.
@@ -65,18 +66,28 @@ func CheckDisruption(q Query) Decision {
 	if err != nil {
 		return Decision{Code: InvalidBudget, Message: err.Error()}
 	}
-	var others []string
+	v := Decision{Limit: limit}
+	var staying []string // the unavailable nodes that nothing removes: they block until a person acts
 	for _, n := range q.Nodes {
-		if n.Name != q.Target && n.UnavailableReason != "" {
-			others = append(others, n.Name+" ("+n.UnavailableReason+")")
+		if n.Name == q.Target || n.UnavailableReason == "" {
+			continue
+		}
+		v.Unavailable++
+		if !n.BeingRemoved {
+			staying = append(staying, n.Name+" ("+n.UnavailableReason+")")
 		}
 	}
-	v := Decision{Limit: limit, Unavailable: len(others), UnavailableNodes: others}
 	if v.Unavailable < v.Limit {
 		return v
 	}
 	v.Code = DisruptionBudgetReached
 	v.Message = fmt.Sprintf("%s allows %d unavailable nodes, and %d others are unavailable", by, v.Limit, v.Unavailable)
+	// The nodes that are being removed change with each retirement. With their names, each change would write the status of all
+	// retirements that wait.
+	if len(staying) > 0 {
+		slices.Sort(staying)
+		v.Message += ", such as " + strings.Join(staying[:min(len(staying), maxNamedNodes)], ", ")
+	}
 	return v
 }
 

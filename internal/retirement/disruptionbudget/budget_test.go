@@ -2,6 +2,8 @@ package disruptionbudget_test
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 	_ "time/tzdata" // the time zones, on any machine
@@ -82,6 +84,29 @@ func TestI5BudgetCountsWhatOthersMakeUnavailable(t *testing.T) {
 			check.Not(t, v.Code != tt.code, "%q: %s; want %q", v.Code, v.Message, tt.code)
 			check.Not(t, !v.IsAllowed() && v.Message == "", "forbidden without a word")
 		})
+	}
+}
+
+func TestBlockedDecisionNamesUnavailableNodesThatStay(t *testing.T) {
+	for name, tt := range map[string]struct {
+		cordoned, leaving int
+		want              string
+	}{
+		"cordoned":           {1, 0, "1 others are unavailable, such as n1 (is cordoned)"},
+		"more than 3":        {4, 0, "4 others are unavailable, such as n1 (is cordoned), n2 (is cordoned), n3 (is cordoned)"},
+		"one is retired":     {2, 1, "2 others are unavailable, such as n2 (is cordoned)"},
+		"all are retired":    {2, 2, "2 others are unavailable"},
+		"target is no other": {0, 0, ""},
+	} {
+		all := nodes(6, tt.cordoned, tt.leaving)
+		all[0].UnavailableReason = "is cordoned" // the target
+		slices.Reverse(all)                      // a cache lists in any order
+		v := disruptionbudget.CheckDisruption(disruptionbudget.Query{
+			Group: &v1alpha1.NodeGroupSpec{}, Nodes: all, Target: "n0", Reason: v1alpha1.Requested, Now: at(t, "2026-06-01T12:00:00Z"),
+		})
+		if !strings.HasSuffix(v.Message, tt.want) || (v.Message == "") != (tt.want == "") {
+			t.Errorf("%s: %q, want %q at its end", name, v.Message, tt.want)
+		}
 	}
 }
 
