@@ -266,12 +266,12 @@ func (s *updateScope) describeUnfinishedWork() string {
 
 // completeUpdate stores that the update is finished. After the write, waiting clients get their answer.
 func (s *updateScope) completeUpdate(ctx context.Context, outcome *Outcome) error {
-	st, complete := &s.update.Status, metav1.ConditionFalse
+	st, complete, message := &s.update.Status, metav1.ConditionFalse, observe.ClipBytes(outcome.Detail, maxReasonBytes)
 	if outcome.Result == Done {
-		complete = metav1.ConditionTrue
+		complete, message = metav1.ConditionTrue, ""
 	}
 	st.Machines = slices.DeleteFunc(st.Machines, func(m v1alpha1.PoolMachine) bool { return m.State == v1alpha1.MachinePlanned })
-	st.CompletedAt, st.Message = toMicroTime(time.Now()), ""
+	st.CompletedAt, st.Message = toMicroTime(time.Now()), message
 	meta.RemoveStatusCondition(&st.Conditions, v1alpha1.PoolUpdateBlocked)
 	setCondition(s.update, v1alpha1.PoolUpdateComplete, complete, string(outcome.Result), outcome.Detail)
 	if err := s.saveStatus(ctx); err != nil {

@@ -194,6 +194,7 @@ func TestUpdateWaitsForPoolObservation(t *testing.T) {
 		if result, err := submitted.WaitForOutcome(t.Context()); err != nil || result.Outcome.Result != Done {
 			t.Errorf("%+v, %v", result, err)
 		}
+		check.Is(t, "", s.listUpdatesLive()[0].Status.Message)
 	})
 }
 
@@ -201,6 +202,9 @@ func TestRetirementWithoutManagerIsCancelled(t *testing.T) {
 	simulate(t, 3, func(t *testing.T, s *sim) {
 		a := s.startReplica("a", func(o *UpdaterOptions) { o.Labels = map[string]string{"shard": "x"} })
 		checkUpdateEnds(t, a, Update{Kind: SetSize, DesiredSize: 2}, 2*time.Minute, ClusterUnavailable, "NodeRetirement n", "shard=x", "no manager has observed it")
+		if message := s.listUpdatesLive()[0].Status.Message; !strings.Contains(message, "no manager has observed it") || len(message) > maxReasonBytes {
+			t.Errorf("the message of the finished update is %q", message)
+		}
 		if left := s.listRetirements(); len(left) > 0 {
 			t.Errorf("%d retirements are left", len(left))
 		}
