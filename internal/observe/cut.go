@@ -3,7 +3,6 @@ package observe
 import (
 	"fmt"
 	"strings"
-	"unicode/utf8"
 )
 
 // ellipsis is the last character of a clipped text.
@@ -13,7 +12,7 @@ const ellipsis = "…"
 const maxNoteBytes = 1024
 
 // ClipEventNote clips a text to the API server's length limit for the note of an Event.
-func ClipEventNote(text string) string { return ClipChars(text, maxNoteBytes/utf8.UTFMax) }
+func ClipEventNote(text string) string { return ClipBytes(text, maxNoteBytes) }
 
 // maxActionBytes is the API server's limit for the action of an Event, in bytes.
 const maxActionBytes = 128

@@ -30,6 +30,14 @@ func TestTextIsCutAtACharacterAndMarked(t *testing.T) {
 	}
 }
 
+func TestEventNoteHasAllBytesOfTheLimit(t *testing.T) {
+	for length, want := range map[int]int{maxNoteBytes: maxNoteBytes, maxNoteBytes + 1: maxNoteBytes} {
+		if got := ClipEventNote(strings.Repeat("x", length)); len(got) != want {
+			t.Errorf("the note of %d bytes has %d, want %d", length, len(got), want)
+		}
+	}
+}
+
 func FuzzCut(f *testing.F) {
 	f.Add("größer", 5)
 	f.Add(strings.Repeat("\U0001F6A2\xff", 600), 700)
