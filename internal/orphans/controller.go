@@ -155,8 +155,8 @@ func (s *Controller) findOrphans(ctx context.Context, finder *Finder, seen *snap
 // canCheckNode reports whether the Controller may ask an unmarkedCloud if the instance of this Node exists. The Node's
 // group must belong to this manager and to this cloud.
 func (s *Controller) canCheckNode(seen *snapshot, n Node) bool {
-	g := seen.groupByName[seen.groupOfNode[n.Name]]
-	return g != nil && s.isOwnGroup(g) && g.Spec.Cloud.Provider == s.cloudName && s.unmarked.NotFoundMeansDeleted(n.ProviderID)
+	g := s.findOwnGroup(seen, n.Name)
+	return g != nil && g.Spec.Cloud.Provider == s.cloudName && s.unmarked.NotFoundMeansDeleted(n.ProviderID)
 }
 
 // isNodeOfOtherCloud reports whether the Node belongs to a group in another cloud. The provider ID alone does not show
@@ -179,6 +179,14 @@ func (s *Controller) whyKept(seen *snapshot, i cloud.Instance) string {
 		return fmt.Sprintf("no NodeGroup of this manager has the cloud group %q", i.Group)
 	}
 	return ""
+}
+
+// findOwnGroup returns the group of the Node. It returns nil for a Node without a group, or in another manager's group.
+func (s *Controller) findOwnGroup(seen *snapshot, node string) *v1alpha1.NodeGroup {
+	if g := seen.groupByName[seen.groupOfNode[node]]; g != nil && s.isOwnGroup(g) {
+		return g
+	}
+	return nil
 }
 
 func (s *Controller) isOwnGroup(g *v1alpha1.NodeGroup) bool {

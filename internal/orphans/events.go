@@ -92,7 +92,7 @@ func (s *Controller) findableKinds() []OrphanKind {
 
 func (s *Controller) recordFindingEvent(seen *snapshot, f Finding, state string) {
 	action := state + " " + cmp.Or(f.Name, f.ProviderID) // the state first, because a long name is clipped
-	note := fmt.Sprintf("%s, %s: %s", f, state, s.describeNextAction(f))
+	note := fmt.Sprintf("%s, %s: %s", f, state, s.describeNextAction(seen, f))
 	if f.Kind == OrphanedNode {
 		if n := seen.nodeByName[f.Name]; n != nil {
 			s.recordEvent(&corev1.Node{
@@ -105,16 +105,22 @@ func (s *Controller) recordFindingEvent(seen *snapshot, f Finding, state string)
 }
 
 // describeNextAction returns a text that says what Slipway will do with an orphan.
-func (s *Controller) describeNextAction(f Finding) string {
+func (s *Controller) describeNextAction(seen *snapshot, f Finding) string {
+	action := "deleted"
 	switch {
 	case !s.options.DeleteOrphans:
 		return "it is only reported"
+	case f.Kind == OrphanedNode && s.findOwnGroup(seen, f.Name) == nil:
+		return "it is kept: no NodeGroup of this manager selects it"
 	case f.Kind == OrphanedNode:
-		return fmt.Sprintf("its Node is retired once that has lasted for %s", s.options.GracePeriod.ConfirmFor)
+		action = "retired"
 	case f.KeptReason != "":
 		return "it is kept: " + f.KeptReason
 	}
-	return fmt.Sprintf("it is deleted once that has lasted for %s", s.options.GracePeriod.ConfirmFor)
+	if f.IsDue {
+		return "it is " + action + " now"
+	}
+	return fmt.Sprintf("it is %s once that has lasted for %s", action, s.options.GracePeriod.ConfirmFor)
 }
 
 // recordGroupEvent writes an Event on the NodeGroup of a cloud group, if it exists as an object.

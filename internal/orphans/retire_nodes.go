@@ -16,8 +16,8 @@ import (
 func (s *Controller) retireDueNodes(ctx context.Context, seen *snapshot, findings []Finding) error {
 	var errs []error
 	for _, f := range findings {
-		n, g := seen.nodeByName[f.Name], seen.groupByName[seen.groupOfNode[f.Name]]
-		if f.Kind != OrphanedNode || !f.IsDue || n == nil || g == nil || seen.retiringNodes[f.Name] || !s.isOwnGroup(g) {
+		n, g := seen.nodeByName[f.Name], s.findOwnGroup(seen, f.Name)
+		if f.Kind != OrphanedNode || !f.IsDue || n == nil || g == nil || seen.retiringNodes[f.Name] {
 			continue
 		}
 		rt := request.New(request.Request{
