@@ -57,7 +57,8 @@ type Notifier struct {
 }
 
 // NewNotifier validates the receivers and returns a notifier. It checks the fields and files of each receiver, and its
-// templates with a sample of each moment. An error names the receiver, field, value and what is allowed.
+// templates with a sample of each moment. An error names the receiver, field, value and what is allowed. A file that cannot
+// be read causes only a warning, because it is read again for each message.
 func NewNotifier(receivers []Receiver, o Options) (*Notifier, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -120,17 +121,19 @@ func newWorker(r Receiver, o Options, all families) (*worker, error) {
 	log := o.Log.With("receiver", r.Name)
 	w := &worker{receiver: &r, log: log, queue: newQueue(o.QueueSize), linger: o.Linger}
 	var err error
-	if w.writer, err = newRequestWriter(&r, log.Warn, o.WarnOnInvalidTemplates, o.TemplateData); err != nil {
+	w.writer, err = newRequestWriter(&r, log.Warn, o.WarnOnInvalidTemplates, o.TemplateData)
+	if err = w.warnIfUnreadable(err); err != nil {
 		return nil, err
 	}
 	w.client = &client{connection: r.connection(), field: w.writer.fieldName, agent: o.UserAgent, wrap: o.Wrap}
 	if w.client.agent == "" {
 		w.client.agent = "slipway"
 	}
-	if err := w.client.renewTransportIfChanged(); err != nil {
+	if err = w.warnIfUnreadable(w.client.renewTransportIfChanged()); err != nil {
 		return nil, err
 	}
-	if _, err := w.client.proxyPassword(); err != nil {
+	_, err = w.client.proxyPassword()
+	if err = w.warnIfUnreadable(err); err != nil {
 		return nil, err
 	}
 	if w.client.connection.InsecureSkipVerify {
@@ -138,6 +141,16 @@ func newWorker(r Receiver, o Options, all families) (*worker, error) {
 	}
 	w.metrics = all.forReceiver(r.Name)
 	return w, nil
+}
+
+// warnIfUnreadable returns err, unless err means that a file cannot be read. Then it logs a warning and returns nil: without
+// its receiver, an agent still has to drain its node.
+func (w *worker) warnIfUnreadable(err error) error {
+	if !isUnreadable(err) {
+		return err
+	}
+	w.log.Warn("a file of the receiver cannot be read: its notifications wait until the file can be read", "err", err)
+	return nil
 }
 
 // Enqueue adds a message to the queue of every receiver that wants the message's moment. It never blocks.

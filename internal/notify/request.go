@@ -37,7 +37,8 @@ type requestWriter struct {
 }
 
 // newRequestWriter reads the receiver's files and checks its templates with sample messages. If warnOnly is true, an
-// invalid template causes a warning instead of an error, see [Options]. data may be nil.
+// invalid template causes a warning instead of an error, see [Options]. If a file cannot be read, the writer is returned with
+// an [unreadableError]. data may be nil.
 func newRequestWriter(r *Receiver, warn func(string, ...any), warnOnly bool, data func(Message) any) (*requestWriter, error) {
 	if data == nil {
 		data = useMessage
@@ -46,6 +47,10 @@ func newRequestWriter(r *Receiver, warn func(string, ...any), warnOnly bool, dat
 	text, err := w.readTemplate()
 	if err == nil {
 		w.body, err = w.compileAndTestTemplate(text, warnOnly)
+	}
+	if isUnreadable(err) {
+		w.broken = err
+		return w, w.secrets.redactError(err)
 	}
 	if err != nil && warnOnly {
 		w.warn("template cannot be used: messages are lost", "err", w.secrets.redactError(err))
@@ -57,13 +62,15 @@ func newRequestWriter(r *Receiver, warn func(string, ...any), warnOnly bool, dat
 	}
 	w.source = text
 	_, err = w.newMessageRequest(NewSampleMessage(Detected, time.Now()))
-	if _, fails := errors.AsType[template.ExecError](err); fails && warnOnly {
+	if _, fails := errors.AsType[template.ExecError](err); fails && warnOnly && !isUnreadable(err) {
 		err = nil // compileAndTestTemplate has logged a warning
 	}
-	if err == nil && w.url != nil {
-		err = checkSampleOutputs(w.url, r, useMessage, checkURL)
+	if w.url != nil && (err == nil || isUnreadable(err)) {
+		if invalid := checkSampleOutputs(w.url, r, useMessage, checkURL); invalid != nil {
+			err = invalid
+		}
 	}
-	if err != nil && warnOnly {
+	if err != nil && warnOnly && !isUnreadable(err) {
 		w.warn("message cannot be made for a sample: such messages are lost", "err", w.secrets.redactError(err))
 		err = nil
 	}

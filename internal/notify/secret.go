@@ -95,10 +95,14 @@ type redactedError string
 
 func (e redactedError) Error() string { return string(e) }
 
-// redactError returns an error with the text of err, but without secrets.
+// redactError returns an error with the text of err, but without secrets. An [unreadableError] stays one.
 func (s secrets) redactError(err error) error {
 	if err == nil {
 		return nil
 	}
-	return redactedError(s.redact(err.Error()))
+	redacted := redactedError(s.redact(err.Error()))
+	if isUnreadable(err) {
+		return &unreadableError{redacted}
+	}
+	return redacted
 }

@@ -136,7 +136,7 @@ func renderTemplate(t *template.Template, data any) (string, error) {
 func useMessage(m Message) any { return m }
 
 // checkSampleOutputs renders a template with a sample message for each moment of the receiver. It returns the errors of
-// the template and of checkOutput.
+// the template and of checkOutput. A secret file that cannot be read is no error of the template.
 func checkSampleOutputs(t *template.Template, r *Receiver, data func(Message) any, checkOutput func(string) error) error {
 	now := time.Now()
 	var errs []error
@@ -150,7 +150,7 @@ func checkSampleOutputs(t *template.Template, r *Receiver, data func(Message) an
 				err = fmt.Errorf("template: %s: %w", t.Name(), err)
 			}
 		}
-		if err == nil {
+		if err == nil || isUnreadable(err) {
 			continue
 		}
 		text := err.Error()

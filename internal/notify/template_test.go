@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"text/template"
@@ -135,10 +136,12 @@ func TestBadAddressOrFileTemplateFailsAtStart(t *testing.T) {
 		{"address at one moment", webhook(`http://{{ if eq .Moment "detected" }}h{{ end }}/`), "webhook.url: no host"},
 		{"address that is none", webhook("{{ .NodeName }}"), "webhook.url"},
 		{"file", fromFile, "webhook.templateFile:1:3"},
-		{"missing file", Receiver{Name: "x", Webhook: &Webhook{URL: "http://h", Body: Body{TemplateFile: "/nonexistent"}}}, "webhook.templateFile: open /nonexistent"},
-		{"missing token", Receiver{Name: "x", Telegram: &Telegram{TokenFile: "/nonexistent", ChatID: "1"}}, "telegram.tokenFile: open /nonexistent"},
-		{"missing password", Receiver{Name: "x", Webhook: &Webhook{URL: "http://h", BasicAuth: &BasicAuth{"u", "/nonexistent"}}}, "webhook.basicAuth.passwordFile: open /nonexistent"},
-		{"missing CA", Receiver{Name: "x", Webhook: &Webhook{URL: "http://h", Connection: Connection{CAFile: "/nonexistent"}}}, "webhook.caFile: open /nonexistent"},
+		{"template beside a missing secret", Receiver{Name: "x", Webhook: &Webhook{URL: "http://h", Body: Body{
+			SecretFiles: map[string]string{"k": "/nonexistent"}, Template: `{{ if eq .Moment "over" }}{{ .Nope }}{{ end }}{{ secret "k" }}`,
+		}}}, "webhook.template:1:29"},
+		{"address beside a missing password", Receiver{Name: "x", Webhook: &Webhook{
+			URL: `http://{{ if eq .Moment "detected" }}h{{ end }}/`, BasicAuth: &BasicAuth{"u", "/nonexistent"},
+		}}, "webhook.url: no host"},
 		{"empty CA", Receiver{Name: "x", Webhook: &Webhook{URL: "http://h", Connection: Connection{CAFile: writeTempFile(t, "x")}}}, "has no certificate"},
 		{"Telegram", chat, "telegram.template:1:3"},
 		{"empty text for Telegram", Receiver{Name: "x", Telegram: &Telegram{Token: "1:abc", ChatID: "1", Body: Body{Template: " {{- /* */ -}} "}}}, "telegram.template: its output is empty"},
@@ -148,6 +151,54 @@ func TestBadAddressOrFileTemplateFailsAtStart(t *testing.T) {
 				t.Errorf("error %v, want %q", err, c.want)
 			}
 		})
+	}
+}
+
+// TestMissingFileDelaysOnlyItsMessages has files that are created after the start, for example by a Secret.
+func TestMissingFileDelaysOnlyItsMessages(t *testing.T) {
+	b := newInbox(t, nil)
+	hook := func(change func(w *Webhook)) Receiver {
+		r := webhook(b.URL)
+		change(r.Webhook)
+		return r
+	}
+	path := filepath.Join(t.TempDir(), "file")
+	for field, c := range map[string]struct {
+		r       Receiver
+		content string
+	}{
+		"webhook.templateFile: ": {hook(func(w *Webhook) { w.Body = Body{TemplateFile: path} }), "{{ .Moment }}"},
+		`at <secret "k">: `: {hook(func(w *Webhook) {
+			w.Body = Body{Template: `{{ secret "k" }}`, SecretFiles: map[string]string{"k": path}}
+		}), "a"},
+		"webhook.urlFile: ":                {hook(func(w *Webhook) { w.URL, w.URLFile = "", path }), b.URL},
+		"webhook.bearerTokenFile: ":        {hook(func(w *Webhook) { w.BearerTokenFile = path }), "a"},
+		"webhook.basicAuth.passwordFile: ": {hook(func(w *Webhook) { w.BasicAuth = &BasicAuth{"u", path} }), "a"},
+		"webhook.caFile: ":                 {hook(func(w *Webhook) { w.CAFile = path }), certificateOf(newTLSInbox(t).Server)},
+		"webhook.proxyPasswordFile: ": {hook(func(w *Webhook) {
+			w.URL, w.Proxy, w.ProxyPasswordFile = "http://h", strings.Replace(b.URL, "://", "://u@", 1), path
+		}), "a"},
+		"telegram.tokenFile: ": {Receiver{Name: "chat", Telegram: &Telegram{URL: b.URL, TokenFile: path, ChatID: "1"}}, "1:abc"},
+	} {
+		for _, lenient := range []bool{false, true} {
+			sent := len(b.all())
+			var log logged
+			n, err := NewNotifier([]Receiver{c.r}, Options{Log: log.logger(), WarnOnInvalidTemplates: lenient})
+			must.NoError(t, err)
+			if got := log.String(); strings.Count(got, "level=WARN") != 1 || !strings.Contains(strings.ReplaceAll(got, `\"`, `"`), field) || !strings.Contains(got, path) {
+				t.Errorf("%s the log at the start is %q", field, got)
+			}
+			err = n.SendToAllNow(t.Context(), NewSampleMessage(Detected, time.Now()))
+			if err == nil || !strings.Contains(err.Error(), path) || strings.Contains(log.String(), "will retry") || len(b.all()) != sent {
+				t.Errorf("%s: without the file: %v, log %q", field, err, log.String())
+			}
+			overwrite(t, path, c.content)
+			must.NoError(t, n.SendToAllNow(t.Context(), NewSampleMessage(Detected, time.Now())))
+			if len(b.all()) != sent+1 {
+				t.Errorf("%s nothing was sent", field)
+			}
+			must.NoError(t, os.Remove(path))
+		}
 	}
 }
 

@@ -152,14 +152,15 @@ func backoff(n int, most time.Duration) time.Duration {
 	return wait - wait/5 + rand.N(2*wait/5)
 }
 
-// sendWithRetries sends a message without the queue. It repeats a failed request as often as configured.
+// sendWithRetries sends a message without the queue. It repeats a failed request as often as configured. It does not wait
+// for a file that cannot be read, because the caller wants to know that now.
 func (w *worker) sendWithRetries(ctx context.Context, m Message) error {
 	for n := 0; ; n++ {
 		f := w.sendOnce(ctx, m)
 		switch {
 		case f == nil:
 			return nil
-		case f.final || n >= w.receiver.connection().retries():
+		case f.final || isUnreadable(f) || n >= w.receiver.connection().retries():
 			return f
 		}
 		wait := f.after
