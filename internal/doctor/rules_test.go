@@ -393,6 +393,9 @@ func newRuleCases() map[string]map[string]ruleCase {
 			"a virtual node": {
 				changeFacts(newInstallation(), func(f *Facts) { f.Nodes[0].Labels = map[string]string{"type": "virtual-kubelet"} }), nil,
 			},
+			"a node of EKS Fargate": {
+				changeFacts(newInstallation(), func(f *Facts) { f.Nodes[0].Labels = map[string]string{"eks.amazonaws.com/compute-type": "fargate"} }), nil,
+			},
 			"agents of one pool": {
 				changeFacts(newInstallationWithSpotNode(), func(f *Facts) { f.DaemonSets[0].Spec.Template.Spec.NodeSelector["pool"] = "spot" }),
 				[]string{"warning Node node-a: no agent can run on it (DaemonSet slipway/slipway-agent: its nodeSelector or node affinity does not match: missing pool=spot)"},

@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"sigs.k8s.io/yaml"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
@@ -77,6 +78,29 @@ func TestKustomizePlacesPodsAsTheChartDoes(t *testing.T) {
 		} {
 			if diff := cmp.Diff(pair[0], pair[1]); diff != "" {
 				t.Errorf("deploy/%s: %s differs from the chart: %s", part, what, diff)
+			}
+		}
+	}
+}
+
+// TestAgentsRunOnNodesWithDaemonSetsOnly compares the agents of the chart and of deploy/. Pods of a DaemonSet stay unavailable on a
+// node of EKS Fargate and on a virtual node, and so block each upgrade.
+func TestAgentsRunOnNodesWithDaemonSetsOnly(t *testing.T) {
+	t.Parallel()
+	chart := objects(t, manifest(t, slipwayChart, release(slipwayChart, namespace), registry+"agent: {windows: {enabled: true}}"))
+	for name, spec := range map[string]corev1.PodSpec{
+		"chart, Linux":   find[appsv1.DaemonSet](t, chart, "DaemonSet", "slipway-agent").Spec.Template.Spec,
+		"chart, Windows": find[appsv1.DaemonSet](t, chart, "DaemonSet", "slipway-agent-windows").Spec.Template.Spec,
+		"deploy/agent":   find[appsv1.DaemonSet](t, kustomize(t, "agent"), "DaemonSet", "slipway-agent").Spec.Template.Spec,
+	} {
+		for label, want := range map[string]bool{
+			"pool=spot": true, "eks.amazonaws.com/compute-type=ec2": true, "type=spot": true,
+			"eks.amazonaws.com/compute-type=fargate": false, "type=virtual-kubelet": false,
+		} {
+			key, value, _ := strings.Cut(label, "=")
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{key: value, corev1.LabelOSStable: spec.NodeSelector[corev1.LabelOSStable]}}}
+			if got, err := nodeaffinity.GetRequiredNodeAffinity(&corev1.Pod{Spec: spec}).Match(node); err != nil || got != want {
+				t.Errorf("%s: the agent runs on a node with %s: %t, %v; want %t", name, label, got, err, want)
 			}
 		}
 	}

@@ -56,7 +56,7 @@ func NewFacts(in Input) Facts {
 	f := Facts{
 		RemovedBy: in.RemovedBy, Deleting: in.Deleting, Unschedulable: in.Unschedulable,
 		ControlPlane:     FindControlPlaneMark(in.Labels, in.HasTaint),
-		Virtual:          in.Labels["type"] == "virtual-kubelet",
+		Virtual:          in.Labels["type"] == "virtual-kubelet" || in.Labels["eks.amazonaws.com/compute-type"] == "fargate",
 		Protections:      drainability.NodeProtections(in.Annotations, in.Created),
 		BeingRemovedMark: in.Annotations[drainability.BeingRemovedMark],
 	}

@@ -40,6 +40,8 @@ func TestNodeRules(t *testing.T) {
 		"control plane, label": {func(in *Input) { in.Labels[role] = "" }, Policy{}, "control-plane", false, "", false},
 		"control plane, taint": {func(*Input) { taint = role }, Policy{}, "control-plane", false, "", false},
 		"virtual":              {func(in *Input) { in.Labels["type"] = "virtual-kubelet" }, Policy{}, "virtual", false, "", false},
+		"EKS Fargate":          {func(in *Input) { in.Labels["eks.amazonaws.com/compute-type"] = "fargate" }, Policy{}, "virtual", false, "", false},
+		"EKS, EC2":             {func(in *Input) { in.Labels["eks.amazonaws.com/compute-type"] = "ec2" }, Policy{}, "", true, "", false},
 		"protected":            {func(in *Input) { in.Annotations[drainability.DoNotEvict] = "true" }, Policy{}, "protected", true, "", false},
 		"protected for 30 min": {func(in *Input) { in.Annotations[drainability.DoNotEvict] = "30m" }, Policy{}, "", true, "", false},
 		"overridden":           {func(in *Input) { in.Annotations[drainability.DoNotEvict] = "true" }, Policy{IgnoreProtections: true}, "", true, "", false},

@@ -312,3 +312,12 @@ func TestI6HashedNodeIsRemovedByTheSameTools(t *testing.T) {
 		check.Not(t, len(by) != 1 || by[0] != fromcorev1.NodeFacts(n).RemovedBy[0], "%s: removing tool of the hashed node is %q", key, by)
 	}
 }
+
+func TestHashedVirtualNodeStaysVirtual(t *testing.T) {
+	for key, value := range map[string]string{"type": "virtual-kubelet", "eks.amazonaws.com/compute-type": "fargate"} {
+		n := placementtest.NewNode("node-a", "zone-a", 4, 16, 10)
+		n.Labels[key] = value
+		hidden, _ := (&saved.Objects{Nodes: []*corev1.Node{n}}).HashNames()
+		check.Not(t, !fromcorev1.NodeFacts(hidden.Nodes[0]).Virtual, "%s=%s: the hashed node has the labels %v", key, value, hidden.Nodes[0].Labels)
+	}
+}

@@ -16,7 +16,7 @@ var knownKeys = newSet(
 	corev1.LabelFailureDomainBetaRegion, corev1.LabelInstanceType, corev1.LabelInstanceTypeStable, corev1.LabelOSStable,
 	corev1.LabelArchStable, corev1.LabelWindowsBuild, corev1.LabelMetadataName,
 	"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master",
-	"kubernetes.azure.com/agentpool", "eks.amazonaws.com/nodegroup", "cloud.google.com/gke-nodepool", "karpenter.sh/nodepool",
+	"kubernetes.azure.com/agentpool", "eks.amazonaws.com/nodegroup", "eks.amazonaws.com/compute-type", "cloud.google.com/gke-nodepool", "karpenter.sh/nodepool",
 	"app", "component", "tier", "k8s-app", "pod-template-hash", "controller-revision-hash", "pod-template-generation",
 	"app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubernetes.io/component", "app.kubernetes.io/part-of",
 	"app.kubernetes.io/version", "app.kubernetes.io/managed-by",
@@ -32,7 +32,7 @@ var knownKeys = newSet(
 )
 
 // knownValues are values of labels and taints that do not reveal the owner of a cluster.
-var knownValues = newSet("", "true", "false", "linux", "windows", "amd64", "arm64", "kube-apiserver", "virtual-kubelet")
+var knownValues = newSet("", "true", "false", "linux", "windows", "amd64", "arm64", "kube-apiserver", "virtual-kubelet", "fargate")
 
 // knownDrivers are the CSI drivers that replaced volume plugins of Kubernetes.
 var knownDrivers = newSet(
