@@ -112,11 +112,17 @@ would bypass these checks. Takes a list of arguments. Another template refuses t
 {{- end }}
 {{- end }}
 
-{{/* Returns the limits that the agent has for each duration: least and most in milliseconds, and both as text (words). */}}
+{{/*
+Returns the limits that the agent has for each duration: least and most in milliseconds, both as text (words), and whether 0 is
+allowed too (zero).
+*/}}
 {{- define "slipway.agent.durations" -}}
 acknowledgeFreezeUnder: {least: 0, most: 3600000, words: 0 to 1h}
+asgHookTimeout: {least: 30000, most: 172800000, words: "0, or 30s to 48h", zero: true}
 deadlineMargin: {least: 0, most: 60000, words: 0 to 1m}
+maintenanceLead: {least: 0, most: 2592000000, words: 0 to 720h}
 pollInterval: {least: 100, most: 60000, words: 100ms to 1m}
+retirementLead: {least: 0, most: 2592000000, words: 0 to 720h}
 stopGrace: {least: 0, most: 600000, words: 0 to 10m}
 unconfirmedAfter: {least: 10000, most: 3600000, words: 10s to 1h}
 {{- end }}
@@ -132,14 +138,30 @@ unconfirmedAfter: {least: 10000, most: 3600000, words: 10s to 1h}
 {{- $sum }}
 {{- end }}
 
-{{- define "slipway.refusals.durations" -}}
-{{- $config := . }}
+{{/* Refuses what every agent would refuse at its start. Takes a dict: value (the name of the value), config (an agent's file). */}}
+{{- define "slipway.refusals.agentConfig" -}}
+{{- $value := .value }}
+{{- $config := .config }}
 {{- range $key, $bound := include "slipway.agent.durations" . | fromYaml }}
 {{- with get $config $key }}
 {{- $is := include "slipway.milliseconds" . | float64 }}
-{{- if or (lt $is (float64 $bound.least)) (gt $is (float64 $bound.most)) }}
-{{- fail (printf "agent.config.%s: %s: want %s" $key . $bound.words) }}
+{{- if and (or (lt $is (float64 $bound.least)) (gt $is (float64 $bound.most))) (not (and $bound.zero (eq $is 0.0))) }}
+{{- fail (printf "%s.%s: %s: want %s" $value $key . $bound.words) }}
 {{- end }}
+{{- end }}
+{{- end }}
+{{- $request := default "5s" $config.requestTimeout }}
+{{- $first := default "2m10s" $config.firstRequestTimeout }}
+{{- $milliseconds := include "slipway.milliseconds" $request | float64 }}
+{{- if or (eq $milliseconds 0.0) (gt $milliseconds (include "slipway.milliseconds" $first | float64)) }}
+{{- fail (printf "%s.requestTimeout: %s: want more than 0, and not more than firstRequestTimeout (%s)" $value $request $first) }}
+{{- end }}
+{{- if and $config.disableEviction (ne (default "never" $config.surge) "never") }}
+{{- fail (printf "%s.surge: %s: want never with disableEviction: true, because pods that are deleted at once get no successor first" $value $config.surge) }}
+{{- end }}
+{{- with $config.acknowledgeFreezeUnder }}
+{{- if and (eq (toString $config.acknowledge) "false") (gt (include "slipway.milliseconds" . | float64) 0.0) }}
+{{- fail (printf "%s.acknowledgeFreezeUnder: %s: want 0 with acknowledge: false, because nothing is acknowledged" $value .) }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -193,7 +215,7 @@ unconfirmedAfter: {least: 10000, most: 3600000, words: 10s to 1h}
 {{- if regexMatch "^0+%?$" (toString $a.maxUnavailable) }}
 {{- fail (printf "agent.maxUnavailable: %v: no agent could be replaced by an upgrade; want 1 or more" $a.maxUnavailable) }}
 {{- end }}
-{{- include "slipway.refusals.durations" $a.config }}
+{{- include "slipway.refusals.agentConfig" (dict "value" "agent.config" "config" $a.config) }}
 {{- include "slipway.refusals.labels" (dict "value" "agent.podLabels" "labels" $a.podLabels) }}
 {{- include "slipway.refusals.volumes" (dict "part" "agent" "values" $a "volumes" (list "config" "secrets" "files")
   "paths" (list "/etc/slipway/config" "/etc/slipway/secrets" "/etc/slipway/files")) }}
@@ -322,7 +344,7 @@ to an address in a file, or by a proxy of the environment, is known to be cut of
 {{- if $q.agentConfig.maxConcurrentDrains }}
 {{- fail "manager.awsQueue.agentConfig.maxConcurrentDrains: the manager has no rights for the drain slots of agents; want --aws-queue-workers in manager.extraArgs instead" }}
 {{- end }}
-{{- include "slipway.refusals.durations" $q.agentConfig }}
+{{- include "slipway.refusals.agentConfig" (dict "value" "manager.awsQueue.agentConfig" "config" $q.agentConfig) }}
 {{- end }}
 
 {{- define "slipway.refusals.cloudpool" -}}

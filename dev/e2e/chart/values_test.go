@@ -151,6 +151,22 @@ var refusals = []refusal{
 	{"too short poll interval", "agent: {config: {pollInterval: 10ms}}", "agent.config.pollInterval: 10ms: want 100ms to 1m"},
 	{"too long poll interval", "agent: {config: {pollInterval: 1m0.5s}}", "agent.config.pollInterval: 1m0.5s: want 100ms to 1m"},
 	{"too wide a margin", "agent: {config: {deadlineMargin: 2m}}", "agent.config.deadlineMargin: 2m: want 0 to 1m"},
+	{
+		"too wide a margin for the queue", "manager: {enabled: true, awsQueue: {url: 'https://q', agentConfig: {deadlineMargin: 2m}}}",
+		"manager.awsQueue.agentConfig.deadlineMargin: 2m: want 0 to 1m",
+	},
+	{
+		"successors of pods that are deleted at once", "agent: {config: {disableEviction: true, surge: always}}",
+		"agent.config.surge: always: want never with disableEviction: true",
+	},
+	{
+		"an early acknowledgement without acknowledgements", "agent: {config: {acknowledge: false, acknowledgeFreezeUnder: 9s}}",
+		"agent.config.acknowledgeFreezeUnder: 9s: want 0 with acknowledge: false",
+	},
+	{
+		"a later request that may take longer than the first", "agent: {config: {requestTimeout: 30s, firstRequestTimeout: 29s}}",
+		"agent.config.requestTimeout: 30s: want more than 0, and not more than firstRequestTimeout (29s)",
+	},
 	{"two listeners on one port", cloudpoolValues + "port: 9000, metricsPort: 9000}", "cloudpool.port and cloudpool.metricsPort are both 9000: want two ports"},
 	{
 		"clouds without a cloudpool", "clouds: {config: {azure: {}}}\ncloudpool: {enabled: true, tls: {secretName: a}}",
@@ -672,9 +688,15 @@ func TestRemoveLastWorkerIsSetByItsValue(t *testing.T) {
 func TestChartAndAgentAcceptSameDurations(t *testing.T) {
 	t.Parallel()
 	c := refusalsOnly(t, slipwayChart)
-	for _, key := range []string{"acknowledgeFreezeUnder", "deadlineMargin", "pollInterval", "stopGrace", "unconfirmedAfter"} {
+	for _, key := range []string{
+		"acknowledgeFreezeUnder", "asgHookTimeout", "deadlineMargin", "firstRequestTimeout", "maintenanceLead", "pollInterval", "requestTimeout",
+		"retirementLead", "stopGrace", "unconfirmedAfter",
+	} {
 		accepted := 0
-		for _, d := range []string{"0", "99ms", "100ms", "9.999s", "10s", "1m", "1m1ms", "10m", "600.001s", "60m", "1h0m1ms"} {
+		for _, d := range []string{
+			"0", "1ns", "99ms", "100ms", "4.999s", "5s", "9.999s", "10s", "29.999s", "30s", "1m", "1m1ms", "2m10s", "2m10.001s", "10m", "600.001s", "60m", "1h0m1ms", "48h",
+			"48h1ms", "720h", "720h1ms",
+		} {
 			file := key + ": '" + d + "'"
 			a, err := config.DecodeAgentFile([]byte(file))
 			if err != nil {
