@@ -15,7 +15,8 @@ import (
 // ownCRDs returns the CRDs of this build, sorted by name. The caller must not change them.
 var ownCRDs = sync.OnceValues(crds.AllDefinitions)
 
-const applyDefinitionsRemedy = "kubectl apply --server-side -f api/crds of the manager's release"
+// applyDefinitionsRemedy forces conflicts, because a manager with --install-crds owns the fields of the CRDs.
+const applyDefinitionsRemedy = "kubectl apply --server-side --force-conflicts -f api/crds of the manager's release"
 
 // checkCRDs compares the CRDs in the cluster with the CRDs of this build.
 func checkCRDs(f *Facts) []Finding {
