@@ -1,8 +1,6 @@
 package chart_test
 
 import (
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -60,16 +58,7 @@ func isSelectedByPolicy(t *testing.T, all []*unstructured.Unstructured, set stri
 // TestDocumentedNetworkPolicyReachesOpenStack checks the default ports of OpenStack's services.
 func TestDocumentedNetworkPolicyReachesOpenStack(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile(filepath.Join(root(t), "docs", "openstack.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, after, _ := strings.Cut(string(page), "### NetworkPolicy\n")
-	_, after, _ = strings.Cut(after, "```yaml\n")
-	text, _, found := strings.Cut(after, "```")
-	if !found {
-		t.Fatal("docs/openstack.md has no values for a NetworkPolicy")
-	}
+	text := documentedValues(t, "openstack.md", "### NetworkPolicy")
 	all := objects(t, manifest(t, slipwayChart, release(slipwayChart, namespace), registry+cloudpoolValues+"}\n"+text))
 	for _, part := range []string{"manager", "cloudpool"} {
 		reached := map[int]bool{}
