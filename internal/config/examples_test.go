@@ -191,3 +191,28 @@ func expectField(t *testing.T, body, path, want string) {
 		t.Errorf("%s: %v, want %s", path, got, want)
 	}
 }
+
+// TestDocumentedAgentFilesAreRead checks that each example on the page is a file of the agent. An overlay is none.
+func TestDocumentedAgentFilesAreRead(t *testing.T) {
+	page, err := os.ReadFile("../../docs/agent-howto.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	conditions := 0
+	for _, block := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(page), -1) {
+		if strings.HasPrefix(block[1], "resources:") {
+			continue
+		}
+		c, err := loadAgent(t, "nodeName: node\n"+block[1])
+		if err != nil {
+			t.Errorf("%v in\n%s", err, block[1])
+		}
+		if err := c.Validate(); err != nil {
+			t.Errorf("%v in\n%s", err, block[1])
+		}
+		conditions += len(c.Conditions)
+	}
+	if conditions == 0 {
+		t.Error("the page has no conditions")
+	}
+}
