@@ -292,3 +292,26 @@ func TestI4UniqueIDIsTheVMID(t *testing.T) {
 		check.Not(t, err != nil || m.UniqueID != "4-2", "%s: unique ID %q, %v", resource, m.UniqueID, err)
 	}
 }
+
+// TestI7FailedMemberListDeletesNothing has an AKS that denies only the list of the pool's instances. A deletion by the scale set
+// would bypass AKS.
+func TestI7FailedMemberListDeletesNothing(t *testing.T) {
+	const id = "/subscriptions/" + subscriptionID + "/resourceGroups/demo/providers/Microsoft.Compute/virtualMachineScaleSets/ci/virtualMachines/0"
+	p := newTestProvider(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		switch {
+		case r.Method != http.MethodGet:
+			t.Errorf("%s %s was sent", r.Method, r.URL.Path)
+		case strings.HasSuffix(r.URL.Path, "/machines"):
+			w.WriteHeader(http.StatusForbidden)
+			fmt.Fprint(w, `{"error":{"code":"AuthorizationFailed","message":"x"}}`)
+		default:
+			fmt.Fprintf(w, `{"id":%q,"name":"ci_0","instanceId":"0","properties":{"provisioningState":"Succeeded","vmId":"v"}}`, id)
+		}
+	}, GroupConfig{Name: "ci", ResourceGroup: "demo", Cluster: "demo", AgentPool: "ci"})
+	_, read := p.Instance(t.Context(), "azure://"+id)
+	_, deletion := p.Delete(t.Context(), "azure://"+id)
+	for _, err := range []error{read, deletion} {
+		check.ErrorContains(t, err, "finding the agent pool of instance")
+	}
+}
