@@ -1,5 +1,5 @@
-// Package elapsed compares stored times with the current time, if the clock may have been set back after a time was
-// stored.
+// Package elapsed compares times with the current time, if the clock may have been set, or the machine may have been
+// suspended, in between.
 package elapsed
 
 import (
@@ -35,6 +35,22 @@ func RemainingWait(until, now time.Time, longest time.Duration) time.Duration {
 		return max(0, left)
 	}
 	return 0
+}
+
+// Moment is a point in time by both clocks of the machine. The monotonic clock stops while the machine is suspended. The wall clock
+// can be set.
+type Moment struct{ Monotonic, Wall time.Time }
+
+// Now returns the current moment.
+func Now() Moment {
+	now := time.Now()
+	return Moment{Monotonic: now, Wall: now.Round(0)}
+}
+
+// Since returns the time since a moment by the clock that shows the longer time. So a process never relies on a lease for too long.
+func Since(m Moment) time.Duration {
+	now := Now()
+	return max(now.Monotonic.Sub(m.Monotonic), now.Wall.Sub(m.Wall))
 }
 
 // Sleep waits for d, or until ctx ends. It returns false if ctx has ended.

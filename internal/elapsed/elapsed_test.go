@@ -2,6 +2,7 @@ package elapsed
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -30,5 +31,25 @@ func TestFutureTimesExtendNoWait(t *testing.T) {
 		if got := ClampToNow(at, now); !got.Equal(now.Add(c.clamp)) {
 			t.Errorf("%s: clamped to %s", name, got)
 		}
+	}
+}
+
+func TestLongerClockCounts(t *testing.T) {
+	for name, c := range map[string]struct{ suspended, want time.Duration }{
+		"both clocks run":                   {0, time.Minute},
+		"suspended, or the clock set ahead": {time.Hour, time.Hour + time.Minute},
+		"the clock set back":                {-time.Hour, time.Minute},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			m := Now()
+			m.Wall = m.Wall.Add(-c.suspended)
+			time.Sleep(time.Minute)
+			if got := Since(m); got != c.want {
+				t.Errorf("%s: %s, want %s", name, got, c.want)
+			}
+			if got := Since(Moment{}); got < time.Hour {
+				t.Errorf("%s since the zero moment, want a long time", got)
+			}
+		})
 	}
 }

@@ -119,13 +119,13 @@ type hold struct {
 	duration time.Duration // in each write of the Lease
 
 	mu      sync.Mutex
-	renewed time.Time // before the last successful write was sent
-	lost    bool      // the Lease is gone, or names another process
+	renewed elapsed.Moment // before the last successful write was sent
+	lost    bool           // the Lease is gone, or names another process
 	// deleted is true if a client has deleted the Lease while no other process could have taken it over.
 	deleted bool
 }
 
-func (s *Surger) newHold(l kubeapi.Lease, renewed time.Time) *hold {
+func (s *Surger) newHold(l kubeapi.Lease, renewed elapsed.Moment) *hold {
 	return &hold{s: s, turn: make(chan struct{}, 1), lease: l, duration: leaseDuration, renewed: renewed}
 }
 
@@ -169,10 +169,10 @@ func (s *Surger) setHolder(l *kubeapi.Lease, at time.Time) {
 // errBusy if ctx ends before.
 func (s *Surger) acquireRecord(ctx context.Context, r *record) (*hold, error) {
 	var seen observation
-	first := time.Now()
+	first := elapsed.Now()
 	for {
-		began := time.Now()
-		l, err := s.newLease(r, began)
+		began := elapsed.Now()
+		l, err := s.newLease(r, began.Wall)
 		if err != nil {
 			return nil, err
 		}
@@ -204,7 +204,7 @@ func (s *Surger) awaitNoRecord(ctx context.Context, ownerUID string) error {
 	var seen observation
 	l := kubeapi.Lease{ObjectMeta: kubeapi.ObjectMeta{Name: leaseNamePrefix + ownerUID, Namespace: s.options.Namespace}}
 	for {
-		_, exists, err := s.takeExisting(ctx, l, time.Time{}, &seen)
+		_, exists, err := s.takeExisting(ctx, l, elapsed.Moment{}, &seen)
 		if err != nil || !exists {
 			return err
 		}
@@ -239,7 +239,7 @@ func (s *Surger) wrote(current *kubeapi.Lease, l kubeapi.Lease) bool {
 
 // takeExisting reads the Lease with the name of l. It returns the hold if an earlier request of this surge,
 // since first, created it and the answer was lost. It restores the Lease if it has expired. exists is false if the Lease is gone.
-func (s *Surger) takeExisting(ctx context.Context, l kubeapi.Lease, first time.Time, seen *observation) (h *hold, exists bool, err error) {
+func (s *Surger) takeExisting(ctx context.Context, l kubeapi.Lease, first elapsed.Moment, seen *observation) (h *hold, exists bool, err error) {
 	current, err := call(ctx, func(ctx context.Context) (*kubeapi.Lease, error) {
 		return s.api.GetLease(ctx, l.Namespace, l.Name)
 	})
@@ -279,14 +279,7 @@ func (h *hold) keepRenewed(ctx context.Context, lost func()) {
 func (h *hold) isHeld() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return !h.lost && h.sinceRenewal() < ownershipTimeout
-}
-
-// sinceRenewal returns the time since the last renewal. The monotonic clock stops while a machine is suspended, and the wall clock may
-// be set. So the longer time counts. The caller has locked mu.
-func (h *hold) sinceRenewal() time.Duration {
-	now := time.Now()
-	return max(now.Sub(h.renewed), now.Round(0).Sub(h.renewed.Round(0)))
+	return !h.lost && elapsed.Since(h.renewed) < ownershipTimeout
 }
 
 func (h *hold) isLost() bool {
@@ -305,7 +298,7 @@ func (h *hold) setLost() {
 func (h *hold) setGone() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.lost, h.deleted = true, h.sinceRenewal() < leaseDuration
+	h.lost, h.deleted = true, elapsed.Since(h.renewed) < leaseDuration
 }
 
 func (h *hold) isDeleted() bool {
@@ -373,8 +366,8 @@ func (h *hold) write(ctx context.Context, l kubeapi.Lease) error {
 	if h.isLost() {
 		return errRecordLost
 	}
-	began := time.Now()
-	h.s.setHolder(&l, began)
+	began := elapsed.Now()
+	h.s.setHolder(&l, began.Wall)
 	l.Spec.LeaseDurationSeconds = int32(h.duration / time.Second)
 	made, err := call(ctx, func(ctx context.Context) (*kubeapi.Lease, error) { return h.s.api.UpdateLease(ctx, l) })
 	switch {

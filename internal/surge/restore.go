@@ -213,7 +213,7 @@ func (s *Surger) restoreExpired(ctx context.Context, l kubeapi.Lease) error {
 		return err
 	}
 	previous := l.Spec.HolderIdentity
-	h := s.newHold(l, time.Time{})
+	h := s.newHold(l, elapsed.Moment{})
 	lowering, cancel := context.WithTimeout(ctx, restoreTimeout)
 	defer cancel()
 	if err := h.takeOver(lowering); err != nil {

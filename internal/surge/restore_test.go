@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slipway-dev/slipway/internal/elapsed"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/testing/check"
 	"github.com/slipway-dev/slipway/internal/testing/must"
@@ -400,6 +401,24 @@ func TestI11SizeOfTheUserStaysAfterALongSuspension(t *testing.T) {
 		other.client.kill()
 		wait.Wait()
 	})
+}
+
+// TestI11SuspendedProcessDoesNotRelyOnItsRecord suspends the machine after a renewal, so that only the wall clock goes on.
+func TestI11SuspendedProcessDoesNotRelyOnItsRecord(t *testing.T) {
+	for _, tt := range []struct {
+		suspended       time.Duration
+		held, isDeleted bool
+	}{
+		{0, true, true},
+		{ownershipTimeout, false, true},
+		{leaseDuration, false, false},
+	} {
+		h := (&Surger{}).newHold(kubeapi.Lease{}, elapsed.Now())
+		h.renewed.Wall = h.renewed.Wall.Add(-tt.suspended)
+		check.Is(t, tt.held, h.isHeld(), tt.suspended)
+		h.setGone() // another process may have taken it over before
+		check.Is(t, tt.isDeleted, h.isDeleted(), tt.suspended)
+	}
 }
 
 func TestRecordIsRestoredOnceAtATime(t *testing.T) {
