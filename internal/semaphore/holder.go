@@ -25,6 +25,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/slipway-dev/slipway/internal/elapsed"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
@@ -91,9 +92,9 @@ type Holder struct {
 
 	mu          sync.Mutex
 	wanted      bool
-	usefulUntil time.Time // until when the slot is useful; zero is no limit
-	heldUntil   time.Time // the slot is certainly ours until then
-	mayBeHolder bool      // a Lease may name this holder
+	usefulUntil time.Time      // until when the slot is useful; zero is no limit
+	renewed     elapsed.Moment // before the last renewal of the slot was sent; zero if it is not ours
+	mayBeHolder bool           // a Lease may name this holder
 	holders     []string
 
 	// The fields below belong to the goroutine of Run.
@@ -143,7 +144,7 @@ func (k *Holder) SetWanted(wanted bool, usefulUntil time.Time) {
 	}
 	k.wanted = wanted
 	if !wanted {
-		k.heldUntil, k.holders = time.Time{}, nil
+		k.renewed, k.holders = elapsed.Moment{}, nil
 	}
 	select {
 	case k.wake <- struct{}{}:
@@ -155,8 +156,11 @@ func (k *Holder) SetWanted(wanted bool, usefulUntil time.Time) {
 func (k *Holder) IsHeld() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return time.Now().Before(k.heldUntil)
+	return k.timeHeld() > 0
 }
+
+// timeHeld returns for how long this holder may still rely on its slot. The caller has locked mu.
+func (k *Holder) timeHeld() time.Duration { return ownershipTimeout - elapsed.Since(k.renewed) }
 
 // IsReleased reports whether this holder wants no slot and no Lease names it, as far as it knows.
 func (k *Holder) IsReleased() bool {
@@ -211,7 +215,7 @@ func (k *Holder) notifyIfChanged(changed func()) {
 // next call of SetWanted.
 func (k *Holder) reconcileLease(ctx context.Context) (next time.Duration) {
 	k.mu.Lock()
-	wanted, until, mayBeHolder := k.wanted, k.heldUntil, k.mayBeHolder
+	wanted, mayBeHolder := k.wanted, k.mayBeHolder
 	k.mu.Unlock()
 	var err error
 	next = renewInterval
@@ -235,7 +239,9 @@ func (k *Holder) reconcileLease(ctx context.Context) (next time.Duration) {
 	if err != nil {
 		next = retryInterval/2 + rand.N(retryInterval/2)
 	}
-	if left := time.Until(until); next > 0 && left > 0 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if left := k.timeHeld(); next > 0 && left > 0 {
 		next = min(next, left) // to report the loss when it happens
 	}
 	return next
@@ -380,15 +386,15 @@ func (k *Holder) checkFree(l kubeapi.Lease) (since time.Time, free bool) {
 // writeSelfAsHolder writes this holder into the Lease, or renews the Lease. It returns false if the Lease has changed since it
 // was read.
 func (k *Holder) writeSelfAsHolder(ctx context.Context, l kubeapi.Lease) (written bool, err error) {
-	began := time.Now()
+	began := elapsed.Now()
 	was := l.Spec.HolderIdentity
 	if was != k.options.Identity {
-		l.Spec.AcquireTime = kubeapi.MicroTime{Time: began}
+		l.Spec.AcquireTime = kubeapi.MicroTime{Time: began.Wall}
 		l.Spec.LeaseTransitions++
 	}
 	l.Spec.HolderIdentity = k.options.Identity
 	l.Spec.LeaseDurationSeconds = int32(leaseDuration / time.Second)
-	l.Spec.RenewTime = kubeapi.MicroTime{Time: began}
+	l.Spec.RenewTime = kubeapi.MicroTime{Time: began.Wall}
 	mayHaveBeen := k.setMayBeHolder(true) // before the request, because its answer may be late or lost
 	made, err := k.createOrUpdateLease(ctx, l)
 	if isRefusal(err) {
@@ -407,7 +413,7 @@ func (k *Holder) writeSelfAsHolder(ctx context.Context, l kubeapi.Lease) (writte
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.wanted { // it may have changed meanwhile
-		k.heldUntil, k.holders = began.Add(ownershipTimeout), nil
+		k.renewed, k.holders = began, nil
 	}
 	return true, nil
 }
@@ -427,7 +433,7 @@ func (k *Holder) clearHeld() {
 	k.releaseDeadline = time.Time{}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.heldUntil, k.mayBeHolder = time.Time{}, false
+	k.renewed, k.mayBeHolder = elapsed.Moment{}, false
 }
 
 // isRefusal reports whether the API server itself has refused a write. Any other error may come after the write took effect. A conflict

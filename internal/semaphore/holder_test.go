@@ -325,6 +325,28 @@ func TestHolderThatCannotRenewLosesItsSlot(t *testing.T) {
 	})
 }
 
+// TestSuspendedHolderLosesItsSlot suspends the machine of a holder, so that only the wall clock goes on.
+func TestSuspendedHolderLosesItsSlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := startHolder(t, newFakeServer(), "a", 1)
+		a.SetWanted(true, time.Time{})
+		time.Sleep(time.Second)
+		if !a.IsHeld() {
+			t.Fatal("it has no slot")
+		}
+		a.mu.Lock()
+		a.renewed.Wall = a.renewed.Wall.Add(-ownershipTimeout)
+		a.mu.Unlock()
+		if a.IsHeld() {
+			t.Error("still held, although another process may have taken it")
+		}
+		time.Sleep(renewInterval)
+		if !a.IsHeld() {
+			t.Error("not held after a renewal")
+		}
+	})
+}
+
 // failNext makes the next n requests fail without a change.
 func (s *fakeServer) failNext(n int) {
 	s.mu.Lock()
