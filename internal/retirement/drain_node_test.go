@@ -153,8 +153,10 @@ func (s *sim) setOverride(ctx context.Context, t *testing.T, o *v1alpha1.Overrid
 func TestNodeDeletionHeldByFinalizersIsNotUndone(t *testing.T) {
 	for name, tt := range map[string]struct {
 		pod       func(*simPod)
+		attached  bool // a volume of the pod stays attached
 		crashes   bool
 		cancelled bool
+		reason    v1alpha1.Reason
 		// blocking is the reason code while the retirement waits for the pod to end.
 		blocking string
 	}{
@@ -162,16 +164,23 @@ func TestNodeDeletionHeldByFinalizersIsNotUndone(t *testing.T) {
 		"a pod that is evicted, after a crash":      {crashes: true},
 		"a protected pod":                           {pod: protectedPod, blocking: ProtectedPod},
 		"a pod whose PDB never allows its eviction": {pod: func(p *simPod) { p.evictionDenied = true }, blocking: DrainTimeout},
+		"a pod that keeps the node":                 {pod: setRunnerLabels, reason: v1alpha1.Idle, blocking: KeepingPod},
+		"a pod whose volume stays attached":         {attached: true, blocking: VolumesAttached},
 		"a pod, and the retirement is cancelled":    {cancelled: true},
 	} {
 		t.Run(name, groupOfTwo(func(t *testing.T, ctx context.Context, s *sim) {
 			s.changeNode("a", setFinalizer)
+			s.setIdleRule()
+			s.groups[0].Spec.Drain.WaitForDetach = tt.attached
 			came := false
 			s.afterNodeDeletion(func() {
 				came = true
 				s.addPod("a", "late", tt.pod)
+				if tt.attached {
+					s.setVolumes(newAttachments("a"))
+				}
 			})
-			s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+			s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: tt.reason})
 			c := s.newController(t)
 			for !came {
 				s.reconcileOnce(ctx, c, "r")
@@ -191,6 +200,7 @@ func TestNodeDeletionHeldByFinalizersIsNotUndone(t *testing.T) {
 				t.Errorf("%s: %+v, want it held up by %s", rt.Status.Message, rt.Status.Reasons, tt.blocking)
 			}
 			s.removePod("uid-late")
+			s.setVolumes(nil)
 			rt = s.reconcileUntilDone(ctx, c, "r", time.Minute)
 			if tt.blocking != DrainTimeout { // the result of the drain stays
 				check.Contains(t, rt.Status.Message, "waits for its finalizers (example.com/inventory)", "cannot be cancelled")

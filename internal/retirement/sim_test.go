@@ -844,6 +844,13 @@ func checkRestored(n *corev1.Node) error {
 	return nil
 }
 
+// setVolumes sets the attachments of volumes.
+func (s *sim) setVolumes(attachments []kubeapi.VolumeAttachment) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.volumes = attachments
+}
+
 // newAttachments returns the attachment of one volume to a node.
 func newAttachments(node string) []kubeapi.VolumeAttachment {
 	volume := "pv-1"
