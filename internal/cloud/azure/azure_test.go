@@ -315,3 +315,25 @@ func TestI7FailedMemberListDeletesNothing(t *testing.T) {
 		check.ErrorContains(t, err, "finding the agent pool of instance")
 	}
 }
+
+// TestI7RedirectIsNotFollowed has a redirect to a host that finds nothing.
+func TestI7RedirectIsNotFollowed(t *testing.T) {
+	var requests atomic.Int32
+	other := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		requests.Add(1)
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusNotFound)
+		fmt.Fprint(w, `{"error":{"code":"ResourceNotFound","message":"gone"}}`)
+	}))
+	t.Cleanup(other.Close)
+	p := newTestProvider(t, func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, other.URL+r.URL.Path, http.StatusFound)
+	})
+	const id = "azure:///subscriptions/" + subscriptionID + "/resourceGroups/demo/providers/Microsoft.Compute/virtualMachineScaleSets/ci/virtualMachines/0"
+	_, read := p.Instance(t.Context(), id)
+	_, deletion := p.Delete(t.Context(), id)
+	for _, err := range []error{read, deletion} {
+		check.Not(t, err == nil || cloud.IsNotFound(err), "%v; want an error that is not NotFound", err)
+	}
+	check.Is(t, int32(0), requests.Load())
+}
