@@ -209,6 +209,35 @@ func TestDeletionReusesARecentReadOnce(t *testing.T) {
 	look()
 }
 
+func TestI7DeallocateModeIsReadAgain(t *testing.T) {
+	const id = "/subscriptions/" + subscriptionID + "/resourceGroups/demo/providers/Microsoft.Compute/virtualMachineScaleSets/ci/virtualMachines/0"
+	mode := "Delete"
+	p := newTestProvider(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		switch {
+		case strings.HasSuffix(r.URL.Path, "/machines"):
+			fmt.Fprintf(w, `{"value":[{"name":"ci-0","properties":{"resourceId":%q}}]}`, id)
+		case strings.HasSuffix(r.URL.Path, "/agentPools/ci"):
+			fmt.Fprintf(w, `{"properties":{"count":1,"scaleDownMode":%q}}`, mode)
+		default:
+			fmt.Fprintf(w, `{"id":%q,"name":"ci_0","instanceId":"0","properties":{"provisioningState":"Succeeded","vmId":"v"}}`, id)
+		}
+	}, GroupConfig{Name: "ci", ResourceGroup: "demo", Cluster: "demo", AgentPool: "ci"})
+	want := func(protected bool) {
+		t.Helper()
+		m, err := p.Instance(t.Context(), "azure://"+id)
+		check.Not(t, err != nil || m.DeletionProtected != protected, "%+v, %v; want it protected: %t", m, err, protected)
+	}
+	want(false)
+	mode = "Deallocate"
+	want(false) // from the cache
+	for key, r := range p.poolProtections {
+		r.readAt = time.Now().Add(-poolProtectionTTL)
+		p.poolProtections[key] = r
+	}
+	want(true)
+}
+
 func TestPermissionNeedsOneRoleThatGrantsIt(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
