@@ -3,6 +3,7 @@ package surge
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -418,6 +419,30 @@ func TestI11SuspendedProcessDoesNotRelyOnItsRecord(t *testing.T) {
 		check.Is(t, tt.held, h.isHeld(), tt.suspended)
 		h.setGone() // another process may have taken it over before
 		check.Is(t, tt.isDeleted, h.isDeleted(), tt.suspended)
+	}
+}
+
+func TestRecordExpiresWithinALimit(t *testing.T) {
+	now := time.Now()
+	for _, tt := range []struct {
+		holder  string
+		seconds int32
+		want    time.Duration
+	}{
+		{"", math.MaxInt32, 0},
+		{"n2/1", 0, leaseDuration},
+		{"n2/1", -1, leaseDuration},
+		{"n2/1", 1, leaseDuration},
+		{"n2/1", int32(lateRequestWait / time.Second), lateRequestWait},
+		{"n2/1", math.MaxInt32, maxLeaseDuration},
+	} {
+		var o observation
+		l := kubeapi.Lease{
+			ObjectMeta: kubeapi.ObjectMeta{ResourceVersion: "1"},
+			Spec:       kubeapi.LeaseSpec{HolderIdentity: tt.holder, LeaseDurationSeconds: tt.seconds},
+		}
+		o.update(&l, now)
+		check.Is(t, tt.want, o.expiry(&l).Sub(now), fmt.Sprintf("%q for %d s", tt.holder, tt.seconds))
 	}
 }
 
