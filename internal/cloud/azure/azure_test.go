@@ -24,6 +24,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/testing/check"
 	"github.com/slipway-dev/slipway/internal/testing/must"
+	"github.com/slipway-dev/slipway/internal/testing/virtual"
 )
 
 const testSubscription = "00000000-0000-0000-0000-000000000001"
@@ -165,21 +166,63 @@ func TestFullBatchIsSentAtOnce(t *testing.T) {
 	})
 }
 
+// TestCancelledCallerDeletesNothing cancels the caller that opened the batch: before the batch is sent, and during its request.
 func TestCancelledCallerDeletesNothing(t *testing.T) {
+	for name, tt := range map[string]struct {
+		leaves time.Duration
+		sent   []string
+	}{
+		"before the request": {0, []string{"a/stays"}},
+		"during the request": {1500 * time.Millisecond, []string{"a/left", "a/stays"}},
+	} {
+		t.Run(name, virtual.InVirtualTime(func(t *testing.T) {
+			var s sentBatches
+			send := func(ctx context.Context, where deletionTarget, deletions []deletion) []deletionResult {
+				results := s.send(ctx, where, deletions)
+				if time.Sleep(time.Second); ctx.Err() != nil {
+					for i := range results {
+						results[i] = deletionResult{err: ctx.Err()}
+					}
+				}
+				return results
+			}
+			b := &deletionBatcher{window: time.Second, timeout: time.Minute, send: send, pending: map[string]*deletionBatch{}}
+			ctx, leave := context.WithCancel(t.Context())
+			var all sync.WaitGroup
+			all.Go(func() {
+				out := b.deleteInstance(ctx, inScaleSet("a"), newTestDeletion("left"))
+				check.Not(t, !errors.Is(out.err, context.Canceled), "the cancelled caller got %+v", out)
+			})
+			synctest.Wait()
+			all.Go(func() {
+				out := b.deleteInstance(t.Context(), inScaleSet("a"), newTestDeletion("stays"))
+				check.Not(t, out.err != nil || out.operationURL != "of stays", "the other caller got %+v", out)
+			})
+			synctest.Wait()
+			time.Sleep(tt.leaves)
+			leave()
+			all.Wait()
+			must.Not(t, len(s.batches) != 1, "sent %q", s.batches)
+			check.Equal(t, tt.sent, s.batches[0])
+		}))
+	}
+}
+
+func TestDeletionRequestEndsAfterItsTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var s sentBatches
-		b := &deletionBatcher{window: time.Second, timeout: time.Minute, send: s.send, pending: map[string]*deletionBatch{}}
-		ctx, leave := context.WithCancel(t.Context())
-		var all sync.WaitGroup
-		all.Go(func() {
-			out := b.deleteInstance(ctx, inScaleSet("a"), newTestDeletion("left"))
-			check.Not(t, !errors.Is(out.err, context.Canceled), "the cancelled caller got %+v", out)
-		})
-		all.Go(func() { b.deleteInstance(t.Context(), inScaleSet("a"), newTestDeletion("stays")) })
-		synctest.Wait()
-		leave()
-		all.Wait()
-		check.Not(t, len(s.batches) != 1 || len(s.batches[0]) != 1 || s.batches[0][0] != "a/stays", "sent %q", s.batches)
+		const timeout = time.Minute
+		send := func(ctx context.Context, _ deletionTarget, _ []deletion) []deletionResult {
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Hour):
+			}
+			return []deletionResult{{err: ctx.Err()}}
+		}
+		b := &deletionBatcher{timeout: timeout, send: send, pending: map[string]*deletionBatch{}}
+		began := time.Now()
+		out := b.deleteInstance(t.Context(), inScaleSet("a"), newTestDeletion("0"))
+		check.Not(t, !errors.Is(out.err, context.DeadlineExceeded), "%+v", out)
+		check.Is(t, timeout, time.Since(began))
 	})
 }
 
