@@ -5,6 +5,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -226,6 +227,49 @@ func TestDeletionRequestEndsAfterItsTimeout(t *testing.T) {
 	})
 }
 
+// TestRefusedInstanceFailsNoOtherDeletionOfBatch has instances 0, 1 and 2, and Azure refuses to delete instance 1.
+func TestRefusedInstanceFailsNoOtherDeletionOfBatch(t *testing.T) {
+	for _, tt := range []struct {
+		status   int
+		code     string
+		requests int
+		failed   []bool
+	}{
+		{http.StatusBadRequest, "InvalidParameter", 4, []bool{false, true, false}},
+		{http.StatusNotFound, "NotFound", 4, []bool{false, true, false}},
+		{http.StatusConflict, "ScopeLocked", 4, []bool{false, true, false}},
+		{http.StatusUnprocessableEntity, "Unprocessable", 4, []bool{false, true, false}},
+		{http.StatusForbidden, "AuthorizationFailed", 1, []bool{true, true, true}},
+		{http.StatusConflict, "AnotherOperationInProgress", 1, []bool{true, true, true}},
+	} {
+		t.Run(fmt.Sprint(tt.status, " ", tt.code), func(t *testing.T) {
+			requests := 0
+			p := newTestProvider(t, func(w http.ResponseWriter, r *http.Request) {
+				requests++
+				body, err := io.ReadAll(r.Body)
+				check.NoError(t, err)
+				if strings.Contains(string(body), `"1"`) {
+					w.Header().Set("Content-Type", "application/json")
+					w.WriteHeader(tt.status)
+					fmt.Fprintf(w, `{"error":{"code":%q,"message":"x"}}`, tt.code)
+				}
+			})
+			var deletions []deletion
+			for _, name := range []string{"0", "1", "2"} {
+				deletions = append(deletions, newTestDeletion(name))
+			}
+			where := inScaleSet("ci")
+			where.resourceGroup = "demo"
+			var failed []bool
+			for _, out := range p.deleteBatchOrOneByOne(t.Context(), where, deletions) {
+				failed = append(failed, out.err != nil)
+			}
+			check.Equal(t, tt.failed, failed)
+			check.Is(t, tt.requests, requests)
+		})
+	}
+}
+
 func TestMaximumChangeTagRoundTrips(t *testing.T) {
 	for _, n := range []maximumChange{{5, 6}, {1000, 999}, {0, 1}} {
 		if got, ok := parseMaximumChange(n.String()); !ok || got != n {
@@ -379,4 +423,43 @@ func TestI7RedirectIsNotFollowed(t *testing.T) {
 		check.Not(t, err == nil || cloud.IsNotFound(err), "%v; want an error that is not NotFound", err)
 	}
 	check.Is(t, int32(0), requests.Load())
+}
+
+func TestI4AnswerAboutAnotherInstanceIsAnError(t *testing.T) {
+	const prefix = "/subscriptions/" + subscriptionID + "/resourceGroups/demo/providers/Microsoft.Compute/"
+	for asked, answered := range map[string]string{
+		"virtualMachineScaleSets/ci/virtualMachines/0": "virtualMachineScaleSets/ci/virtualMachines/1", "virtualMachines/web": "virtualMachines/db",
+	} {
+		p := newTestProvider(t, func(w http.ResponseWriter, r *http.Request) {
+			check.Is(t, http.MethodGet, r.Method)
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprintf(w, `{"id":%q,"name":"n","properties":{"provisioningState":"Succeeded","vmId":"v"}}`, prefix+answered)
+		})
+		_, read := p.Instance(t.Context(), "azure://"+prefix+asked)
+		_, deletion := p.Delete(t.Context(), "azure://"+prefix+asked)
+		for _, err := range []error{read, deletion} {
+			check.ErrorContains(t, err, "the response is about azure://")
+		}
+	}
+}
+
+func TestI7IncompleteAnswerIsAnError(t *testing.T) {
+	for _, tt := range []struct{ name, group, answer string }{
+		{"a scale set without a capacity", "ci", `{"sku":{"name":"Standard_D2s_v5"},"properties":{"provisioningState":"Succeeded"}}`},
+		{"a scale set without a SKU", "ci", `{"properties":{"provisioningState":"Succeeded"}}`},
+		{"an agent pool without a count", "pool", `{"properties":{"provisioningState":"Succeeded"}}`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := newTestProvider(t, func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				fmt.Fprint(w, tt.answer)
+			}, GroupConfig{Name: "pool", ResourceGroup: "demo", Cluster: "demo", AgentPool: "pool"})
+			_, size := p.Group(t.Context(), tt.group)
+			// The list of the instances is a page without a value.
+			_, list := p.Instances(t.Context(), tt.group)
+			for _, err := range []error{size, list} {
+				check.Not(t, !errors.Is(err, errIncomplete), "%v; want %v", err, errIncomplete)
+			}
+		})
+	}
 }
