@@ -19,6 +19,7 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/cloud/cloudtest"
+	"github.com/slipway-dev/slipway/internal/elapsed"
 	"github.com/slipway-dev/slipway/internal/testing/check"
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
@@ -471,6 +472,51 @@ func TestHungCloudDelaysNoOtherCloud(t *testing.T) {
 			synctest.Wait()
 			left := all - int(returned.Load())
 			check.Not(t, left > 0, "%d workers wait for the hanging cloud after %s", left, cloud.ReadTimeout)
+		}))
+	}
+}
+
+// hangingOnceCloud is the sim with a first call of Delete or Status that hangs for an hour, if its caller waits for so long.
+type hangingOnceCloud struct {
+	simCloud
+	hangs string // the name of the call
+	took  time.Duration
+}
+
+func (c *hangingOnceCloud) hang(ctx context.Context, call string) error {
+	if call != c.hangs || c.took > 0 {
+		return nil
+	}
+	began := time.Now()
+	elapsed.Sleep(ctx, time.Hour)
+	c.took = time.Since(began)
+	return errors.New("no answer")
+}
+
+func (c *hangingOnceCloud) Delete(ctx context.Context, id string) (cloud.Operation, error) {
+	if err := c.hang(ctx, "Delete"); err != nil {
+		return cloud.Operation{}, err
+	}
+	return c.simCloud.Delete(ctx, id)
+}
+
+func (c *hangingOnceCloud) Status(ctx context.Context, op cloud.Operation) (cloud.OperationStatus, error) {
+	if err := c.hang(ctx, "Status"); err != nil {
+		return cloud.OperationStatus{}, err
+	}
+	return c.simCloud.Status(ctx, op)
+}
+
+func TestHangingDeletionIsTriedAgain(t *testing.T) {
+	for call, timeout := range map[string]time.Duration{"Delete": cloud.ChangeTimeout, "Status": cloud.ReadTimeout} {
+		t.Run(call, groupOfTwo(func(t *testing.T, ctx context.Context, s *sim) {
+			from := &hangingOnceCloud{simCloud: simCloud{s}, hangs: call}
+			s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+			c := s.newController(t)
+			c.options.Clouds["sim"] = from
+			requirePhase(t, s.reconcileUntilDone(ctx, c, "r", 2*time.Hour), v1alpha1.Succeeded)
+			check.Is(t, timeout, from.took)
+			s.checkRetired(t, "a")
 		}))
 	}
 }
