@@ -206,12 +206,13 @@ func TestI7SilentWatchHidesNoPodDuringVolumeWait(t *testing.T) {
 	for name, tc := range map[string]struct {
 		detach, answers, giveUp time.Duration
 		fails                   bool // the lists fail, too
+		want                    Outcome
 	}{
-		"detached":      {detach: time.Minute},
-		"slow to say":   {answers: 15 * time.Second},
-		"timed out":     {detach: never, giveUp: time.Minute},
-		"lists fail":    {detach: never, giveUp: time.Minute, fails: true},
-		"lists recover": {detach: time.Minute, fails: true},
+		"detached":      {detach: time.Minute, want: Drained},
+		"slow to say":   {answers: 15 * time.Second, want: Drained},
+		"timed out":     {detach: never, giveUp: time.Minute, want: TimedOut},
+		"lists fail":    {detach: never, giveUp: time.Minute, fails: true, want: TimedOut},
+		"lists recover": {detach: time.Minute, fails: true, want: Drained},
 	} {
 		t.Run(name, simulateFunc(func(t *testing.T, s *sim) {
 			began := time.Now()
@@ -230,7 +231,8 @@ func TestI7SilentWatchHidesNoPodDuringVolumeWait(t *testing.T) {
 			if tc.giveUp > 0 {
 				o.TimeLimits.TimeoutAt = began.Add(tc.giveUp)
 			}
-			r, _ := runDrain(t, s, o)
+			r, err := runDrain(t, s, o)
+			checkOutcome(t, r, err, tc.want)
 			if n := s.countRemainingPods(); n > 0 && r.Outcome == Drained {
 				t.Errorf("%s with %d pods on the node", r.Outcome, n)
 			}

@@ -196,7 +196,9 @@ func TestNodesWithOneBigPodStay(t *testing.T) {
 		c.addNode(name)
 		c.addPod("apps", "web-"+name, name, "1900m", "64Mi") // 47.5 %: two fit on one node
 	}
-	for name, d := range c.planScaleDown() {
+	decisions := c.planScaleDown()
+	check.Is(t, 3, len(decisions))
+	for name, d := range decisions {
 		check.Not(t, d.Verdict != nodegroup.VerdictKept || d.Reasons[0].Rule != plan.Used, "%s: %s: %v, want it used", name, d.Verdict, d.Reasons)
 	}
 }
