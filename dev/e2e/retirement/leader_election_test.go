@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -36,10 +37,10 @@ func (f *fixture) leaderElectionFlags(lease time.Duration) []string {
 
 // runTwoManagers retires a node with two managers that compete for a Lease. The first manager leads. At the request at,
 // it calls atRequest when the second manager runs, and then forwards the request. Without atRequest, the first manager
-// must finish, and runTwoManagers returns its requests. If the first manager did not make the request, it still checks
-// everything, and then skips the test. The requests differ slightly between runs, and on a busy host the first manager
-// may lose the Lease earlier.
-func runTwoManagers(t *testing.T, name string, lease time.Duration, at faultproxy.RequestID, atRequest func(f *fixture, first *process, node string)) []faultproxy.Request {
+// must finish, and runTwoManagers returns its requests. atRequest returns false if the first manager has exited. In this case, or
+// if the first manager did not make the request, runTwoManagers still checks everything, and then skips the test. The requests differ
+// slightly between runs, and on a busy host the first manager may lose the Lease earlier.
+func runTwoManagers(t *testing.T, name string, lease time.Duration, at faultproxy.RequestID, atRequest func(f *fixture, first *process, node string) bool) []faultproxy.Request {
 	t.Helper()
 	f := newFixture(t, name, 2, "drain: {timeout: 30m}")
 	f.isolated = true
@@ -52,9 +53,10 @@ func runTwoManagers(t *testing.T, name string, lease time.Duration, at faultprox
 	var action pendingAction
 	proxy.OnWrite(func(_ context.Context, r faultproxy.Request, _ []byte) {
 		if r.RequestID == at && atRequest != nil && action.begin() {
-			defer action.Done()
+			acted := false
+			defer func() { action.finish(acted) }()
 			<-secondRuns
-			atRequest(f, <-launched, node)
+			acted = atRequest(f, <-launched, node)
 		}
 	})
 	first := f.manage("-1", proxy, f.leaderElectionFlags(lease)...)
@@ -69,7 +71,7 @@ func runTwoManagers(t *testing.T, name string, lease time.Duration, at faultprox
 	ran := action.end()
 	f.checkRemaining(2, 0)
 	if atRequest != nil && !ran {
-		t.Skip("the first manager did not make this request in this run")
+		t.Skip("the first manager did not make this request in this run, or has exited before")
 	}
 	return proxy.Requests()
 }
@@ -81,16 +83,23 @@ type pendingAction struct {
 	ran, ended bool
 }
 
-// begin reports whether the action may run. If it returns true, the caller must call Done.
+// begin reports whether the action may run. If it returns true, the caller must call finish.
 func (e *pendingAction) begin() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.ended {
 		return false
 	}
-	e.ran = true
 	e.Add(1)
 	return true
+}
+
+// finish records whether the action ran.
+func (e *pendingAction) finish(ran bool) {
+	e.mu.Lock()
+	e.ran = e.ran || ran
+	e.mu.Unlock()
+	e.Done()
 }
 
 // end waits until the action has ended, prevents later actions, and reports whether an action ran.
@@ -99,6 +108,8 @@ func (e *pendingAction) end() bool {
 	e.ended = true
 	e.mu.Unlock()
 	e.Wait()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	return e.ran
 }
 
@@ -135,6 +146,12 @@ func TestI8SecondManagerFinishesRetirement(t *testing.T) {
 	t.Parallel()
 	seen := runTwoManagers(t, "two-managers", longLease, faultproxy.RequestID{}, nil)
 	tried := 0
+	var runs, stopped atomic.Int32
+	t.Cleanup(func() { // after the subtests, because each of them may be skipped
+		if n, all := stopped.Load(), runs.Load(); n < all/2 {
+			t.Errorf("the leader was paused or killed in %d runs of %d, want at least half", n, all)
+		}
+	})
 	for n, r := range seen {
 		if !isChange(r) {
 			continue
@@ -142,15 +159,18 @@ func TestI8SecondManagerFinishesRetirement(t *testing.T) {
 		tried++
 		t.Run(fmt.Sprintf("paused at %s", r.RequestID), func(t *testing.T) {
 			t.Parallel()
-			runTwoManagers(t, fmt.Sprintf("paused%d", n), shortLease, r.RequestID, func(f *fixture, first *process, node string) {
+			runs.Add(1)
+			runTwoManagers(t, fmt.Sprintf("paused%d", n), shortLease, r.RequestID, func(f *fixture, first *process, node string) bool {
 				err := first.Pause(f.ctx)
 				if errors.Is(err, os.ErrProcessDone) { // a busy host was too slow to renew its Lease
-					return
+					return false
 				}
 				f.noError(err)
 				f.awaitFinalPhase(node)
 				f.noError(first.Resume())
+				return true
 			})
+			stopped.Add(1)
 		})
 		// The kill courses cover a kill at every request. Here another manager takes over.
 		if !slices.Contains(courses[0].realKills, r.RequestID) {
@@ -158,7 +178,12 @@ func TestI8SecondManagerFinishesRetirement(t *testing.T) {
 		}
 		t.Run(fmt.Sprintf("killed at %s", r.RequestID), func(t *testing.T) {
 			t.Parallel()
-			runTwoManagers(t, fmt.Sprintf("killed%d", n), shortLease, r.RequestID, func(f *fixture, first *process, _ string) { f.noError(first.Kill()) })
+			runs.Add(1)
+			runTwoManagers(t, fmt.Sprintf("killed%d", n), shortLease, r.RequestID, func(f *fixture, first *process, _ string) bool {
+				f.noError(first.Kill())
+				return true
+			})
+			stopped.Add(1)
 		})
 	}
 	if tried < 8 {
@@ -173,11 +198,12 @@ func TestI8LeaderThatEvictsItselfHandsOverAtOnce(t *testing.T) {
 	var stopped time.Time
 	var f *fixture
 	const duration = 30 * time.Second
-	runTwoManagers(t, "own-node", duration, faultproxy.RequestID{Kind: evictionKind, Nth: 1}, func(of *fixture, first *process, _ string) {
+	runTwoManagers(t, "own-node", duration, faultproxy.RequestID{Kind: evictionKind, Nth: 1}, func(of *fixture, first *process, _ string) bool {
 		f, stopped = of, time.Now()
 		f.noError(syscall.Kill(first.PID(), syscall.SIGTERM))
 		<-first.Exited()
 		f.noError(first.ExitError())
+		return true
 	})
 	lease, err := f.Client().CoordinationV1().Leases(f.name).Get(f.ctx, managerAccount, metav1.GetOptions{})
 	f.check(err)
