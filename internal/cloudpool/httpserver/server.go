@@ -116,7 +116,6 @@ const slipwayPrefix = "/slipway/v1/"
 
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	seen := &responseRecorder{ResponseWriter: w, readTimeout: s.opts.BackendTimeout}
-	seen.setWriteDeadline(time.Time{}) // clears the deadline of an earlier answer on the same connection
 	pool, handling := s.serveRequest(seen, r)
 	s.opts.Metrics.CountRequest(pool, handling, strconv.Itoa(max(seen.code, http.StatusOK)))
 }
@@ -144,8 +143,8 @@ func (r *responseRecorder) Write(p []byte) (int, error) {
 	return r.ResponseWriter.Write(p)
 }
 
-// setWriteDeadline sets the write deadline of the connection. It ignores writers that have no write deadline, such as
-// those in tests.
+// setWriteDeadline sets the write deadline of the connection. The http.Server clears it after the answer. setWriteDeadline ignores
+// writers that have no write deadline, such as those in tests.
 func (r *responseRecorder) setWriteDeadline(t time.Time) {
 	_ = http.NewResponseController(r.ResponseWriter).SetWriteDeadline(t)
 }
