@@ -94,7 +94,7 @@ func watch(t *testing.T, i *emulator.Instance, change func(*aws.SourceOptions)) 
 // await waits until the last snapshot, with the failures so far, is as wanted.
 func (w *watcher) await(what string, is func(notice.Snapshot, map[poll.Class]int) bool) notice.Snapshot {
 	w.t.Helper()
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(pollInterval / 4) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(pollInterval / 4) {
 		w.mu.Lock()
 		s, ok := w.snapshot, is(w.snapshot, w.failures)
 		w.mu.Unlock()

@@ -248,7 +248,7 @@ func (c *azureCloud) BatchingProvider(t *testing.T) cloud.Provider {
 // withLongBatchWindow returns the same cloud with deletions that wait longer for others.
 func (c *azureCloud) withLongBatchWindow() *azureCloud {
 	longer := *c
-	longer.window = cloud.Duration(5 * time.Second)
+	longer.window = cloud.Duration(15 * time.Second)
 	return &longer
 }
 
