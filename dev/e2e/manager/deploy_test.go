@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"errors"
 	"io"
+	"math"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,6 +13,7 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/yaml"
@@ -70,7 +73,8 @@ func TestDeploymentPodsMeetRestrictedPodSecurity(t *testing.T) {
 }
 
 // TestManagerAcceptsTheArgumentsOfTheDeployment runs the binary with the arguments of the manifest. It checks the paths and
-// the port of the probes.
+// the port of the probes. Before, it creates a Lease of 68 years. A stolen token of an agent could create such a Lease before there
+// was the admission policy.
 func TestManagerAcceptsTheArgumentsOfTheDeployment(t *testing.T) {
 	t.Parallel()
 	b := ready(t)
@@ -83,8 +87,16 @@ func TestManagerAcceptsTheArgumentsOfTheDeployment(t *testing.T) {
 		c.LivenessProbe.HTTPGet.Port.StrVal != port.Name {
 		t.Errorf("arguments %v, port %+v", c.Args, port)
 	}
+	now := metav1.NowMicro()
+	_, err := b.Client().CoordinationV1().Leases(namespace).Create(b.ctx, &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: "slipway-manager"},
+		Spec: coordinationv1.LeaseSpec{
+			HolderIdentity: new("stolen-token"), LeaseDurationSeconds: new(int32(math.MaxInt32)), AcquireTime: &now, RenewTime: &now,
+		},
+	}, metav1.CreateOptions{})
+	b.check(err)
 	clouds := b.clouds(nil)
-	args := []string{"--kubeconfig", b.credentials(), "--selector", "e2e.slipway.dev/shard=deploy", "--leader-elect=false"}
+	args := []string{"--kubeconfig", b.credentials(), "--selector", "e2e.slipway.dev/shard=deploy"}
 	for _, arg := range c.Args[1:] {
 		switch name, _, _ := strings.Cut(arg, "="); name {
 		case "--listen": // the test sets its own address
@@ -96,6 +108,12 @@ func TestManagerAcceptsTheArgumentsOfTheDeployment(t *testing.T) {
 	}
 	p := b.start("deploy", args...)
 	p.awaitReady()
+	p.await("/metrics", "shows the leader", func(status int, body string) bool {
+		return status == http.StatusOK && strings.Contains(body, `leader_election_master_status{name="slipway-manager"} 1`)
+	})
+	if log := p.log(); !strings.Contains(log, "claims a longer duration than allowed") {
+		t.Errorf("the log does not report the Lease:\n%s", log)
+	}
 	for _, path := range []string{c.LivenessProbe.HTTPGet.Path, c.ReadinessProbe.HTTPGet.Path, "/metrics"} {
 		if status, body := p.get(path); status != 200 {
 			t.Errorf("%s: %d %s", path, status, body)
