@@ -677,52 +677,6 @@ func TestDrainReportMatchesTheAuditLog(t *testing.T) {
 	}
 }
 
-// TestSameNamedReplacementIsNotEvicted covers the other bug of k8s.io/kubectl/pkg/drain. Between two tries, a
-// StatefulSet's pod returns on another node under the same name. The second try finds and evicts it there.
-func TestSameNamedReplacementIsNotEvicted(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t, "same-name")
-	other := "same-name-other"
-	db := f.app("db", 1)
-	db.Node, db.NodeSelector = "", map[string]string{"example.com/home-of": "db"}
-	db.MinAvailable = "1"
-	f.label(f.node)
-	f.run(db.StatefulSet(), db.PodDisruptionBudget())
-	f.check(f.AddNodes(f.ctx, controlplane.NodeSpec{Name: other, Labels: db.NodeSelector}))
-	old := f.pods()["db-0"]
-	if old.Spec.NodeName != f.node {
-		t.Fatalf("db-0 is on %q", old.Spec.NodeName)
-	}
-	cmd, stdout, stderr := f.command(f.node, "-o", "json")
-	f.check(cmd.Start())
-	f.check(testbed.PollUntil(f.ctx, "an eviction was denied", func() bool {
-		return len(f.requests("create", "pods/eviction")) > 0
-	}))
-	f.check(f.Client().CoreV1().Pods(f.ns).Delete(f.ctx, "db-0", metav1.DeleteOptions{}))
-	if err := cmd.Wait(); err != nil {
-		t.Fatalf("%v\n%s%s", err, stdout, stderr)
-	}
-	_, err := f.AwaitPods(f.ctx, other, "the replacement", func(pods []corev1.Pod) bool {
-		return len(pods) == 1 && pods[0].Name == "db-0" && pods[0].UID != old.UID
-	})
-	f.check(err)
-	for _, e := range slices.Concat(f.requests("create", "pods/eviction"), f.requests("delete", "pods")) {
-		if f.uidOf(e) != string(old.UID) {
-			t.Errorf("%s %s has the precondition UID %q, want %s", e.Verb, e.RequestURI, f.uidOf(e), old.UID)
-		}
-	}
-	if p := f.pods()["db-0"]; p.Spec.NodeName != other || p.DeletionTimestamp != nil {
-		t.Errorf("the replacement is on %q, deleted at %v", p.Spec.NodeName, p.DeletionTimestamp)
-	}
-}
-
-func (f *fixture) label(node string) {
-	f.t.Helper()
-	_, err := f.Client().CoreV1().Nodes().Patch(f.ctx, node, "application/merge-patch+json",
-		[]byte(`{"metadata":{"labels":{"example.com/home-of":"db"}}}`), metav1.PatchOptions{})
-	f.check(err)
-}
-
 // TestJobDoesNotCountAForcedDeletion has a Job that fails at its first failure, except for disruptions. Its pod does
 // not stop when asked, and a PDB blocks its eviction.
 func TestJobDoesNotCountAForcedDeletion(t *testing.T) {
