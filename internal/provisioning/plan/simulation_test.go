@@ -490,7 +490,9 @@ func (m *simulation) launchInstances(o Launch) {
 		if m.now.Sub(r.gone) >= cooldown || rose || m.now.Sub(m.troubled) < cooldown || m.isUnrelatedLaunch(r, o) {
 			continue
 		}
-		if r.unplaced -= o.Count; r.unplaced < 0 {
+		// The scheduler may place the pods of nodes that left together in another way than the plan, so that they need room for
+		// some again. It is a flap if as many instances come as nodes have left.
+		if r.unplaced -= o.Count; r.unplaced < 0 && -r.unplaced >= m.countRemovals(r.at) {
 			m.flaps = append(m.flaps, fmt.Sprintf("%s: %v is ordered, and a node left at %s", m.now.Format(time.TimeOnly), o.Reasons, r.at.Format(time.TimeOnly)))
 		}
 	}
@@ -516,6 +518,16 @@ func (m *simulation) launchInstances(o Launch) {
 		}
 	}
 	m.addPending(o, launch.Accepted)
+}
+
+// countRemovals counts the nodes that have left at a time.
+func (m *simulation) countRemovals(at time.Time) (n int) {
+	for _, r := range m.removals {
+		if r.at.Equal(at) {
+			n++
+		}
+	}
+	return n
 }
 
 // isUnrelatedLaunch reports whether a launch would have been made with the removed node too. Its pods had no room then,
