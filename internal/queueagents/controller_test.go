@@ -45,6 +45,11 @@ func (w *world) timedHook(instance, transition, token string) string {
 	return fmt.Sprintf(`{"Time":%q,%s`, time.Now().UTC().Format(time.RFC3339), w.hook(instance, transition, token)[1:])
 }
 
+// terminateHook returns the event of hook with the transition TERMINATING and the token "token".
+func terminateHook() *queue.Event {
+	return &queue.Event{Kind: queue.ASGTerminate, Hook: queue.Hook{Group: "workers", Name: "drain", Token: "token"}}
+}
+
 func (w *world) waitingHooks() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -717,7 +722,7 @@ func TestInstanceOfWarmPoolThatRunsAgainIsRestored(t *testing.T) {
 		await(t, "messages are left", time.Minute, func() bool { return w.countMessages() == 0 && w.waitingHooks() == 0 })
 		w.send(started)
 		await(t, "the late message is left", time.Minute, func() bool { return w.countMessages() == 0 })
-		hook := queue.Event{Kind: queue.ASGTerminate, Hook: queue.Hook{Group: "workers", Name: "drain", Token: "token"}}
+		hook := terminateHook()
 		if w.phaseOf("a", hook.NoticeID()) != "acknowledged" || w.phaseOf("a", string(queue.Rebalance)) != "cordoned" {
 			t.Fatal("an older state has ended the notices")
 		}
@@ -751,7 +756,7 @@ func TestEndOfANoticeStaysInTheQueueUntilItsRecordIsGone(t *testing.T) {
 		kill()
 		w.fail("record", nil)
 		kill = w.start()
-		hook := queue.Event{Kind: queue.ASGTerminate, Hook: queue.Hook{Group: "workers", Name: "drain", Token: "token"}}
+		hook := terminateHook()
 		await(t, "the node is not restored", 2*time.Minute, func() bool {
 			return w.phaseOf("a", hook.NoticeID()) == "" && w.phaseOf("a", string(queue.Rebalance)) == "" && w.countMessages() == 0
 		})
@@ -865,6 +870,64 @@ func TestDrainWithoutHeartbeatsEndsWithTheHook(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A deadline after the assumed timeout of 1 hour does not exist. The agent would delete the pods in spite of their
+// PodDisruptionBudgets.
+func TestAssumedHookTimeoutReplacesNoRecordedOne(t *testing.T) {
+	for _, delay := range []time.Duration{0, 20 * time.Second} { // the message is received first, or the Nodes
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			w.hookTimeout, w.drainTime = 2*time.Hour, 3*time.Hour
+			w.addNode("a", "i-0a")
+			w.send(w.timedHook("i-0a", "TERMINATING", "token"))
+			kill := w.start()
+			defer func() { kill() }()
+			time.Sleep(70 * time.Minute)
+			kill()
+			time.Sleep(time.Minute) // until SQS delivers the message again
+			w.fail("hooks", errors.New("throttled"))
+			w.nodesDelay = delay
+			clear(w.notices)
+			kill = w.start()
+			id := terminateHook().NoticeID()
+			for range 60 {
+				time.Sleep(time.Second)
+				if n := w.noticeOf("a", id); n.ID != "" && n.NoticePeriod != 2*time.Hour {
+					t.Fatalf("with a delay of %v: the notice period is %v, want the recorded one of 2h", delay, n.NoticePeriod)
+				}
+			}
+			if n := w.noticeOf("a", id); n.ID == "" || n.NotApprovable {
+				t.Fatalf("with a delay of %v: the agent has not the hook of its notice: %+v", delay, n)
+			}
+			w.hookTimeout = 3 * time.Hour // a person has changed the hook
+			w.fail("hooks", nil)
+			await(t, "the real timeout does not replace the recorded one", time.Minute, func() bool { return w.noticeOf("a", id).NoticePeriod == 3*time.Hour })
+		})
+	}
+}
+
+func TestAssumedHookTimeoutIsReadAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.config.NoHeartbeats = true
+		w.hookTimeout, w.drainTime = 5*time.Minute, time.Hour
+		w.addNode("a", "i-0a")
+		sent := time.Now()
+		w.fail("hooks", errors.New("throttled"))
+		w.send(w.timedHook("i-0a", "TERMINATING", "token"))
+		defer w.start()()
+		time.Sleep(5 * time.Second)
+		id := terminateHook().NoticeID()
+		if n := w.noticeOf("a", id); !n.NotBefore.Equal(sent.Add(time.Hour)) {
+			t.Fatalf("the agent has the time %v, want the one of the default timeout", n.NotBefore)
+		}
+		w.fail("hooks", nil)
+		await(t, "the agent does not get the deadline of the hook", 20*time.Second, func() bool {
+			n := w.noticeOf("a", id)
+			return n.NotBefore.Equal(sent.Add(5*time.Minute)) && n.NoticePeriod == 5*time.Minute
+		})
+	})
 }
 
 func TestHookOfDeletedNodeIsCompleted(t *testing.T) {
@@ -1056,7 +1119,7 @@ func TestNodeIsNotRestoredWhileItsHookWaits(t *testing.T) {
 	for name, refusal := range refusals {
 		for _, restarts := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
-				hook := queue.Event{Kind: queue.ASGTerminate, Hook: queue.Hook{Group: "workers", Name: "drain", Token: "token"}}
+				hook := terminateHook()
 				w := newWorld(t)
 				w.addNode("a", "i-0a")
 				w.fail("complete", refusal)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/agent"
+	"github.com/slipway-dev/slipway/internal/elapsed"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/notice"
 	"github.com/slipway-dev/slipway/internal/notice/aws/queue"
@@ -40,6 +41,8 @@ type instanceNotice struct {
 	announced time.Time
 	// changedAt is the time of the event that says when the interruption is due. Events come in any order.
 	changedAt time.Time
+	// hasHookTimeout is true if Auto Scaling has told the timeout of the hook. Otherwise the notice period is on record or assumed.
+	hasHookTimeout bool
 	// approval completes the lifecycle hook; nil if the notice has none, or if its message was not received yet.
 	approval       *approval
 	stopHeartbeats context.CancelFunc // nil while none are sent
@@ -53,8 +56,9 @@ type message struct {
 
 	event   queue.Event
 	waiting map[string]bool // the instances that are not handled yet, by ID
-	// hookTimeout is the timeout of the lifecycle hook; 0 until it is known.
-	hookTimeout time.Duration
+	// hookTimeout is the timeout of the lifecycle hook; 0 until it is known or assumed.
+	hookTimeout      time.Duration
+	isTimeoutAssumed bool
 	// completion is the progress of a hook that this process completes without a drain.
 	completion completionState
 	nextTry    time.Time
@@ -94,11 +98,26 @@ func (c *Controller) addMessage(received queue.Message, e queue.Event) {
 		c.reconcileMessage(m)
 		return
 	}
+	c.readHookTimeout(m, 0)
+}
+
+// readHookTimeout reads the timeout of the lifecycle hook of a message after a pause, and reconciles its instances. It repeats this
+// until Auto Scaling has told the timeout, or until the message is handled.
+func (c *Controller) readHookTimeout(m *message, pause time.Duration) {
 	c.group.Go(func() {
-		timeout := c.hooks.Timeout(c.ctx, e.Hook)
+		if !elapsed.Sleep(c.ctx, pause) {
+			return
+		}
+		timeout, isAssumed := c.hooks.Timeout(c.ctx, m.event.Hook)
 		c.enqueue(func() {
-			m.hookTimeout = timeout
+			if c.messages[m.ID] != m {
+				return
+			}
+			m.hookTimeout, m.isTimeoutAssumed = timeout, isAssumed
 			c.reconcileMessage(m)
+			if isAssumed {
+				c.readHookTimeout(m, queue.AssumedTimeoutAge)
+			}
 		})
 	})
 }
@@ -130,8 +149,8 @@ func (c *Controller) reconcile(id string) {
 		c.resolveAll(i, "the instance does not exist or has no tag "+c.options.Config.ManagedTag)
 		i.notices = map[string]*instanceNotice{}
 	}
+	c.readRecords(i, nodes) // before the messages, whose hooks may have an assumed timeout
 	c.applyMessages(i, now)
-	c.readRecords(i, nodes)
 	awsNow := c.toClockOfAWS(now)
 	if c.inbox.KnowsClock() {
 		for _, n := range i.notices { // another process may have recorded it, or the clock was set since
@@ -261,22 +280,39 @@ func (c *Controller) applyInterruption(i *instance, m *message, now time.Time) {
 	// A start that is missing or malformed now keeps the known one: the event would be due at once.
 	hasMoved := known != nil && e.Kind == queue.ScheduledEvent && !e.Starts.IsZero() && !known.NotBefore.Equal(e.Starts) && e.Time.After(known.changedAt)
 	if known == nil || hasMoved {
-		known = &instanceNotice{Notice: e.NewNotice(i.id, c.hooks.DrainTime(m.hookTimeout)), changedAt: e.Time, announced: e.Time}
+		known = &instanceNotice{Notice: e.NewNotice(i.id), changedAt: e.Time, announced: e.Time}
 		if known.announced.IsZero() {
 			known.announced = c.toClockOfAWS(now)
 		}
 		known.ClockAhead = c.inbox.ClockAhead()
-		if e.Kind == queue.ASGTerminate && !c.hooks.KeepsWaiting() && !e.Time.IsZero() {
-			known.NotBefore = e.Time.Add(known.NoticePeriod)
-		}
 		known.due = dueTime(known.Notice, c.toClockOfAWS(now))
 		known.NotApprovable = known.NotApprovable || !c.options.Acknowledges
 		i.notices[id] = known
 	}
-	if e.Kind == queue.ASGTerminate && known.approval == nil {
-		known.approval = &approval{hooks: c.hooks, hook: e.Hook, instance: i.id, delay: c.options.Config.CompletionDelay}
+	if e.Kind == queue.ASGTerminate {
+		c.applyHook(i, known, m)
+	}
+}
+
+// applyHook sets the approval of a notice and its time, as the hook of its message tells. An assumed timeout replaces no time
+// that is on record: the drain would get a deadline that does not exist.
+func (c *Controller) applyHook(i *instance, known *instanceNotice, m *message) {
+	if known.approval == nil {
+		known.approval = &approval{hooks: c.hooks, hook: m.event.Hook, instance: i.id, delay: c.options.Config.CompletionDelay}
 		known.NotApprovable = !c.options.Acknowledges
-		known.NoticePeriod = c.hooks.DrainTime(m.hookTimeout)
+	}
+	if known.hasHookTimeout || m.isTimeoutAssumed && known.NoticePeriod > 0 {
+		return
+	}
+	known.hasHookTimeout = !m.isTimeoutAssumed
+	period := c.hooks.DrainTime(m.hookTimeout)
+	if !known.due.IsZero() {
+		known.due = known.due.Add(period - known.NoticePeriod)
+	}
+	known.NoticePeriod = period
+	if !c.hooks.KeepsWaiting() && !m.event.Time.IsZero() {
+		known.NotBefore = m.event.Time.Add(period)
+		known.due = known.NotBefore
 	}
 }
 

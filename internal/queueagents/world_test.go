@@ -45,6 +45,8 @@ type world struct {
 	drainTime time.Duration
 	// hookTimeout is the timeout of each lifecycle hook.
 	hookTimeout time.Duration
+	// nodesDelay is how long the first list of the Nodes takes.
+	nodesDelay time.Duration
 	// clockAhead is how far the clock of the process is ahead of the clock of AWS, in nanoseconds. AWS has the clock of the test.
 	clockAhead atomic.Int64
 
@@ -58,6 +60,7 @@ type world struct {
 	handles  int
 	// drains counts the drains that began, by node UID. fails holds the error of requests by name, for as long as it is not nil.
 	drains     map[string]int
+	notices    map[string]map[string]notice.Notice // that the agents have, by Node and ID
 	fails      map[string]error
 	hooks      map[string]bool // waiting, by token
 	heartbeats int
@@ -80,7 +83,7 @@ type queued struct {
 func newWorld(t *testing.T) *world {
 	w := &world{
 		t: t, config: queue.NewDefaultConfig(), policy: agent.DefaultNoticePolicy(), drainTime: 5 * time.Second, hookTimeout: 2 * time.Minute,
-		nodes: map[string]*kubeapi.Node{}, messages: map[string]*queued{}, drains: map[string]int{}, fails: map[string]error{}, hooks: map[string]bool{},
+		nodes: map[string]*kubeapi.Node{}, messages: map[string]*queued{}, drains: map[string]int{}, notices: map[string]map[string]notice.Notice{}, fails: map[string]error{}, hooks: map[string]bool{},
 		tags: map[string][]string{}, dnsNames: map[string]string{},
 	}
 	w.config.URL = "https://sqs.eu-west-1.amazonaws.com/1/notices"
@@ -108,6 +111,7 @@ func (w *world) start() (kill func()) {
 			all := w.copyNodes()
 			w.watch = &h
 			w.mu.Unlock()
+			time.Sleep(w.nodesDelay)
 			h.Replaced(all)
 			<-ctx.Done()
 		},
@@ -224,6 +228,13 @@ func (w *world) drainsOf(node string) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.drains[node]
+}
+
+// noticeOf returns the notice that the agent of a Node has; zero if it has none.
+func (w *world) noticeOf(node, id string) notice.Notice {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.notices[node][id]
 }
 
 func (w *world) phaseOf(node, id string) string {
@@ -486,6 +497,9 @@ func (a *fakeAgent) Run(ctx context.Context) error {
 			}
 			a.removeEnded(now)
 			notices = now
+			a.w.mu.Lock()
+			a.w.notices[a.node] = now
+			a.w.mu.Unlock()
 		case <-time.After(5 * time.Second):
 		}
 	}

@@ -21,10 +21,10 @@ import (
 const (
 	// hookRequestTimeout is the timeout of one request to Auto Scaling, with the retries of the SDK.
 	hookRequestTimeout = 10 * time.Second
-	// hookTimeoutAge is how long the timeout of a hook is remembered, and failedTimeoutAge how long the assumed one is after a
+	// hookTimeoutAge is how long the timeout of a hook is remembered, and AssumedTimeoutAge how long the assumed one is after a
 	// failed request. maxHookTimeoutsRead is how many are remembered.
 	hookTimeoutAge      = 10 * time.Minute
-	failedTimeoutAge    = 15 * time.Second
+	AssumedTimeoutAge   = 15 * time.Second
 	maxHookTimeoutsRead = 1000
 	// unknownTimeoutInterval is the longest time between two heartbeats while the timeout is unknown after a failed request.
 	unknownTimeoutInterval = 15 * time.Second
@@ -52,7 +52,7 @@ type hookTimeout struct {
 
 func (t hookTimeout) isFresh() bool {
 	if t.isAssumed {
-		return time.Since(t.readAt) < failedTimeoutAge
+		return time.Since(t.readAt) < AssumedTimeoutAge
 	}
 	return time.Since(t.readAt) < hookTimeoutAge
 }
@@ -65,9 +65,11 @@ func NewHooks(api AutoScaling, c Config, m *Metrics, log *slog.Logger, onRefused
 	}
 }
 
-// Timeout returns the timeout of a hook. If Auto Scaling does not tell it, it returns the default of AWS.
-func (h *Hooks) Timeout(ctx context.Context, hook Hook) time.Duration {
-	return h.readTimeout(ctx, hook).timeout
+// Timeout returns the timeout of a hook. If the request fails, it returns the default of AWS and isAssumed. The request is then
+// worth repeating after AssumedTimeoutAge.
+func (h *Hooks) Timeout(ctx context.Context, hook Hook) (timeout time.Duration, isAssumed bool) {
+	read := h.readTimeout(ctx, hook)
+	return read.timeout, read.isAssumed
 }
 
 // readTimeout returns the timeout of a hook. Only one request for a hook runs at a time: many instances of a group may

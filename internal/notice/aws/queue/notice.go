@@ -81,9 +81,9 @@ func IsHookExpired(announced, now time.Time) bool {
 	return !announced.IsZero() && now.Sub(announced) > noticeaws.MaxHookHold
 }
 
-// NewNotice returns the notice for one instance of an interruption. hookTimeout is how long a drain for a lifecycle hook may
-// take. A notice of an earlier time than now keeps its time.
-func (e *Event) NewNotice(instance string, hookTimeout time.Duration) notice.Notice {
+// NewNotice returns the notice for one instance of an interruption. A notice of an earlier time than now keeps its time. The notice
+// of a lifecycle hook has no time: the hook's timeout is not in the event.
+func (e *Event) NewNotice(instance string) notice.Notice {
 	n := notice.Notice{
 		ID: e.NoticeID(), Source: SourceName, Status: notice.Scheduled, Duration: poll.UnknownDuration,
 		Resources: []string{instance}, NotApprovable: true,
@@ -109,7 +109,7 @@ func (e *Event) NewNotice(instance string, hookTimeout time.Duration) notice.Not
 	case StateChange:
 		n.Type, n.Status, n.NotBefore, n.Description = notice.Terminate, notice.Started, e.Time, "the instance is "+e.State
 	case ASGTerminate:
-		n.Type, n.NoticePeriod, n.NotApprovable = notice.Terminate, hookTimeout, false
+		n.Type, n.NotApprovable = notice.Terminate, false
 		n.Description = "the Auto Scaling group " + e.Hook.Group + " terminates the instance, lifecycle hook " + e.Hook.Name
 	case ScheduledEvent:
 		n.Type, _ = noticeaws.TypeOfEvent(e.Code, "")

@@ -41,24 +41,24 @@ func TestParseReadsEveryFormOfMessage(t *testing.T) {
 		"spot": {
 			bridge("aws.ec2", "EC2 Spot Instance Interruption Warning", `{"instance-id":"i-0b66","instance-action":"Terminate"}`), SpotInterruption, []string{"i-0b66"},
 			func(e Event) bool {
-				return e.Action == "terminate" && e.NewNotice("i-0b66", 0).NotBefore.Equal(at.Add(2*time.Minute)) && e.ID == "7bf73129"
+				return e.Action == "terminate" && e.NewNotice("i-0b66").NotBefore.Equal(at.Add(2*time.Minute)) && e.ID == "7bf73129"
 			},
 		},
 		"spot hibernation begins at once": {
 			bridge("aws.ec2", "EC2 Spot Instance Interruption Warning", `{"instance-id":"i-0b66","instance-action":"hibernate"}`), SpotInterruption, []string{"i-0b66"},
 			func(e Event) bool {
-				n := e.NewNotice("i-0b66", 0)
+				n := e.NewNotice("i-0b66")
 				return n.Status == notice.Started && n.NotBefore.Equal(at) // an old message is then of an instance that has resumed
 			},
 		},
 		"rebalance": {
 			bridge("aws.ec2", "EC2 Instance Rebalance Recommendation", `{"instance-id":"i-0b66"}`), Rebalance, []string{"i-0b66"},
-			func(e Event) bool { return e.NewNotice("i-0b66", 0).Type == notice.Rebalance },
+			func(e Event) bool { return e.NewNotice("i-0b66").Type == notice.Rebalance },
 		},
 		"state change": {
 			bridge("aws.ec2", "EC2 Instance State-change Notification", `{"instance-id":"i-0b66","state":"shutting-down"}`), StateChange, []string{"i-0b66"},
 			func(e Event) bool {
-				return e.IsInterruption("i-0b66") && e.NewNotice("i-0b66", 0).Status == notice.Started
+				return e.IsInterruption("i-0b66") && e.NewNotice("i-0b66").Status == notice.Started
 			},
 		},
 		"state running": {
@@ -67,22 +67,22 @@ func TestParseReadsEveryFormOfMessage(t *testing.T) {
 		},
 		"capacity reservation": {
 			capacity, CapacityReservation, []string{"i-0abc"},
-			func(e Event) bool { return e.NewNotice("i-0abc", 0).NotBefore.Equal(at.Add(66 * time.Second)) },
+			func(e Event) bool { return e.NewNotice("i-0abc").NotBefore.Equal(at.Add(66 * time.Second)) },
 		},
 		"health": {
 			bridge("aws.health", "AWS Health Event", health), ScheduledEvent, []string{"i-0a", "i-0b"},
 			func(e Event) bool {
-				n := e.NewNotice("i-0a", 0)
+				n := e.NewNotice("i-0a")
 				return n.Type == notice.Reboot && n.Duration == 2*time.Hour && n.NotBefore.Equal(time.Date(2026, 12, 5, 15, 10, 9, 0, time.UTC))
 			},
 		},
 		"health about the power": {
 			bridge("aws.health", "AWS Health Event", strings.Replace(health, "_REBOOT_", "_POWER_", 1)), ScheduledEvent, []string{"i-0a", "i-0b"},
-			func(e Event) bool { return e.NewNotice("i-0a", 0).Type == notice.Reboot },
+			func(e Event) bool { return e.NewNotice("i-0a").Type == notice.Reboot },
 		},
 		"health about the network": {
 			bridge("aws.health", "AWS Health Event", strings.Replace(health, "_REBOOT_", "_NETWORK_", 1)), ScheduledEvent, []string{"i-0a", "i-0b"},
-			func(e Event) bool { return e.NewNotice("i-0a", 0).Type == notice.Freeze },
+			func(e Event) bool { return e.NewNotice("i-0a").Type == notice.Freeze },
 		},
 		"health with a resolved instance": {
 			bridge("aws.health", "AWS Health Event", strings.Replace(health, `{"entityValue":"i-0b"}`, `{"entityValue":"i-0c","status":"RESOLVED"},{"entityValue":"i-0b","status":" Resolved"}`, 1)),
@@ -97,7 +97,7 @@ func TestParseReadsEveryFormOfMessage(t *testing.T) {
 		"terminate by EventBridge": {
 			bridge("aws.autoscaling", "EC2 Instance-terminate Lifecycle Action", `{`+hookFields+`,"Origin":"AutoScalingGroup","Destination":"EC2"}`), ASGTerminate, []string{"i-0633ac2b0d9769723"},
 			func(e Event) bool {
-				return e.Hook == Hook{"workers", "drain", "0befcbdb", terminating, "AutoScalingGroup", "EC2"} && !e.NewNotice("i", time.Hour).NotApprovable
+				return e.Hook == Hook{"workers", "drain", "0befcbdb", terminating, "AutoScalingGroup", "EC2"} && !e.NewNotice("i").NotApprovable
 			},
 		},
 		"launch": {
@@ -173,7 +173,7 @@ func FuzzParseNamesOnlyValidInstances(f *testing.F) {
 				t.Errorf("instance %q", id)
 			}
 			if e.IsInterruption(id) {
-				if n := e.NewNotice(id, time.Hour); KindOfNotice(n.ID) != e.Kind || n.Type == "" {
+				if n := e.NewNotice(id); KindOfNotice(n.ID) != e.Kind || n.Type == "" {
 					t.Errorf("%s: notice %+v", e.Kind, n)
 				}
 			}
@@ -183,7 +183,7 @@ func FuzzParseNamesOnlyValidInstances(f *testing.F) {
 
 func TestEventWithAFarEndHasNotEnded(t *testing.T) {
 	e := Event{Kind: ScheduledEvent, Code: "AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED", Starts: at, Ends: time.Date(9998, 1, 1, 0, 0, 0, 0, time.UTC)}
-	n := e.NewNotice("i-0a", 0)
+	n := e.NewNotice("i-0a")
 	for _, now := range []time.Duration{-time.Hour, time.Hour} {
 		if HasEnded(n, n.NotBefore, at.Add(-time.Hour), at.Add(now)) {
 			t.Errorf("ended %v after its start, with a length of %v", now, n.Duration)
