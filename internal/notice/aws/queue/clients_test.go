@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 
@@ -62,6 +63,35 @@ func TestEC2ClientReadsAllPagesAndErrors(t *testing.T) {
 	}
 	if _, err := clients.EC2.DescribeInstances(t.Context(), []string{"i-bad"}); err == nil || !strings.Contains(err.Error(), "UnauthorizedOperation: not you") {
 		t.Error(err)
+	}
+}
+
+func TestEC2ClientSignsWithTheClockOfEC2(t *testing.T) {
+	t.Setenv("AWS_ACCESS_KEY_ID", "key")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
+	for _, ahead := range []time.Duration{time.Hour, -time.Hour} { // of EC2
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			now := time.Now().Add(ahead)
+			w.Header().Set("Date", now.UTC().Format(http.TimeFormat))
+			signed, err := time.Parse("20060102T150405Z", r.Header.Get("X-Amz-Date"))
+			if err != nil || now.Sub(signed).Abs() > 5*time.Minute {
+				w.WriteHeader(http.StatusBadRequest)
+				_, _ = fmt.Fprint(w, `<Response><Errors><Error><Code>RequestExpired</Code></Error></Errors></Response>`)
+				return
+			}
+			_, _ = fmt.Fprint(w, `<DescribeInstancesResponse/>`)
+		}))
+		defer server.Close()
+		c := NewDefaultConfig()
+		c.URL, c.Region, c.EC2Endpoint = "http://127.0.0.1:1/q", "eu-west-1", server.URL
+		clients, err := NewClients(t.Context(), c, nil)
+		must.NoError(t, err)
+		if _, err := clients.EC2.DescribeInstances(t.Context(), []string{"i-0a"}); err == nil || !strings.Contains(err.Error(), "RequestExpired") {
+			t.Errorf("EC2 is %v ahead: the first request: %v; want the refusal that tells the clock of EC2", ahead, err)
+		}
+		if _, err := clients.EC2.DescribeInstances(t.Context(), []string{"i-0a"}); err != nil {
+			t.Errorf("EC2 is %v ahead: the second request: %v", ahead, err)
+		}
 	}
 }
 

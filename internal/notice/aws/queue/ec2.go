@@ -15,6 +15,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
+
+	"github.com/slipway-dev/slipway/internal/notice/poll"
 )
 
 // Instance is what EC2 tells about an instance.
@@ -39,6 +41,8 @@ type EC2Client struct {
 	config   aws.Config
 	endpoint string
 	signer   *v4.Signer
+	// clock is the clock of EC2, which refuses a signature with another time.
+	clock poll.Clock
 }
 
 const (
@@ -58,7 +62,7 @@ func newEC2Client(ctx context.Context, config aws.Config, endpoint string) (*EC2
 		}
 		endpoint = "https://ec2." + strings.TrimPrefix(of.URI.Host, "autoscaling.")
 	}
-	return &EC2Client{config, endpoint, v4.NewSigner()}, nil
+	return &EC2Client{config: config, endpoint: endpoint, signer: v4.NewSigner()}, nil
 }
 
 // DescribeInstances implements EC2. It filters by ID, because a list of IDs fails for an instance that does not exist.
@@ -118,7 +122,8 @@ func (c *EC2Client) call(ctx context.Context, form url.Values, into any) error {
 	}
 	request.Header.Set("Content-Type", "application/x-www-form-urlencoded; charset=utf-8")
 	sum := sha256.Sum256([]byte(body))
-	if err := c.signer.SignHTTP(ctx, credentials, request, hex.EncodeToString(sum[:]), "ec2", c.config.Region, time.Now()); err != nil {
+	sent := time.Now()
+	if err := c.signer.SignHTTP(ctx, credentials, request, hex.EncodeToString(sum[:]), "ec2", c.config.Region, c.clock.ToServiceTime(sent)); err != nil {
 		return err
 	}
 	response, err := c.config.HTTPClient.Do(request)
@@ -126,6 +131,9 @@ func (c *EC2Client) call(ctx context.Context, form url.Values, into any) error {
 		return err
 	}
 	defer func() { _ = response.Body.Close() }()
+	if date, err := http.ParseTime(response.Header.Get("Date")); err == nil {
+		c.clock.Update(sent, time.Now(), date)
+	}
 	answer, err := io.ReadAll(io.LimitReader(response.Body, maxEC2Response))
 	if err != nil {
 		return err
