@@ -307,6 +307,25 @@ func TestTerminateHookIsKeptWaitingWhileTheNodeDrains(t *testing.T) {
 	})
 }
 
+func TestHookIsKeptWaitingAfterItsNodeWasRecreated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.drainTime = time.Hour
+		w.addNode("a", "i-0a")
+		w.send(w.hook("i-0a", "TERMINATING", "token"))
+		defer w.start()()
+		await(t, "no heartbeat is sent", time.Minute, func() bool { return w.countHeartbeats() > 0 })
+		w.deleteNode("a")
+		time.Sleep(5 * time.Second)
+		before := w.countHeartbeats()
+		w.addNode("a", "i-0a")
+		time.Sleep(5 * time.Minute)
+		if n := w.countHeartbeats() - before; n < 5 || n > 6 {
+			t.Errorf("%d heartbeats in 5m with a timeout of 2m, want 5 or 6", n)
+		}
+	})
+}
+
 func TestHookOfCordonedNodeIsCompletedAfterTheDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

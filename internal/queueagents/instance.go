@@ -483,7 +483,10 @@ func (c *Controller) syncHeartbeats(i *instance, nodes []*node, due []notice.Not
 		n := i.notices[d.ID]
 		switch {
 		case n.approval == nil:
-		case len(nodes) == 0, n.approval.isCompleted(), !i.hasMessageFor(d.ID), !c.options.Acknowledges:
+		case len(nodes) == 0:
+			n.endHeartbeats()
+			n.stopHeartbeats = nil // the Node may register again
+		case n.approval.isCompleted(), !i.hasMessageFor(d.ID), !c.options.Acknowledges:
 			n.endHeartbeats()
 		case n.stopHeartbeats == nil && c.actionFor(d) != agent.Ignore:
 			var ctx context.Context
