@@ -57,8 +57,7 @@ type Event struct {
 	// ID identifies the event at its sender. It is empty if the message has none.
 	ID string
 	// Time is when the event happened; zero is unknown.
-	Time            time.Time
-	Region, Account string
+	Time time.Time
 	// Instances are the IDs of the affected instances. Only a ScheduledEvent has more than one.
 	Instances []string
 
@@ -83,7 +82,6 @@ type Event struct {
 // Hook identifies one waiting lifecycle hook.
 type Hook struct {
 	Group, Name, Token string
-	// Transition is autoscaling:EC2_INSTANCE_TERMINATING or autoscaling:EC2_INSTANCE_LAUNCHING. Origin and Destination say
-	// where the instance comes from and goes to, such as AutoScalingGroup, WarmPool or EC2.
-	Transition, Origin, Destination string
+	// Transition is autoscaling:EC2_INSTANCE_TERMINATING or autoscaling:EC2_INSTANCE_LAUNCHING.
+	Transition string
 }

@@ -20,8 +20,6 @@ type envelope struct {
 	Source     json.RawMessage `json:"source"`
 	ID         json.RawMessage `json:"id"`
 	Time       json.RawMessage `json:"time"`
-	Region     json.RawMessage `json:"region"`
-	Account    json.RawMessage `json:"account"`
 	Resources  json.RawMessage `json:"resources"`
 	Detail     json.RawMessage `json:"detail"`
 	// SNS
@@ -29,7 +27,6 @@ type envelope struct {
 	// Auto Scaling
 	RequestID           json.RawMessage `json:"RequestId"`
 	Event               json.RawMessage `json:"Event"`
-	AccountID           json.RawMessage `json:"AccountId"`
 	LifecycleTransition json.RawMessage `json:"LifecycleTransition"`
 }
 
@@ -103,17 +100,17 @@ func (r *fieldReader) instance(path string, raw json.RawMessage) []string {
 	return []string{id}
 }
 
-// lenientText returns a text in lower case, or nothing if it is missing or malformed.
+// lenientText returns a text, or nothing if it is missing or malformed. A notice must not be lost because of a detail.
 func lenientText(raw json.RawMessage) string {
 	text, _ := poll.ParseOptionalText("", raw)
-	return strings.ToLower(strings.TrimSpace(text))
+	return strings.TrimSpace(text)
 }
 
 // lenientTime returns a time, or zero if it is missing or malformed. A notice must not be lost because of its time.
 func lenientTime(raw json.RawMessage) time.Time {
-	text, _ := poll.ParseOptionalText("", raw)
+	text := lenientText(raw)
 	for _, layout := range []string{time.RFC3339, "Mon, 2 Jan 2006 15:04:05 MST", "2 Jan 2006 15:04:05 MST", "2006-01-02T15:04:05.999999999-0700"} {
-		if t, err := time.Parse(layout, strings.TrimSpace(text)); err == nil && t.Year() > 1970 && t.Year() < 9999 {
+		if t, err := time.Parse(layout, text); err == nil && t.Year() > 1970 && t.Year() < 9999 {
 			return t.UTC()
 		}
 	}
@@ -131,9 +128,7 @@ func isInstanceID(id string) bool {
 func (in *envelope) parseEventBridge() (Event, error) {
 	var r fieldReader
 	detailType, source := r.required("detail-type", in.DetailType), r.required("source", in.Source)
-	e := Event{
-		ID: r.text("id", in.ID), Time: lenientTime(in.Time), Region: r.text("region", in.Region), Account: r.text("account", in.Account),
-	}
+	e := Event{ID: lenientText(in.ID), Time: lenientTime(in.Time)}
 	if err := errors.Join(r.errs...); err != nil {
 		return Event{}, err
 	}
@@ -202,7 +197,7 @@ func (d *detail) parseEC2(e Event) (Event, error) {
 	var r fieldReader
 	e.Instances = r.instance("detail.instance-id", d.Instance)
 	// A malformed action must not lose the notice: the instance is interrupted in any case.
-	e.Action, e.Starts = lenientText(d.Action), lenientTime(d.TerminationTime)
+	e.Action, e.Starts = strings.ToLower(lenientText(d.Action)), lenientTime(d.TerminationTime)
 	if e.Kind == StateChange {
 		e.State = strings.ToLower(r.required("detail.state", d.State))
 	}
@@ -212,14 +207,12 @@ func (d *detail) parseEC2(e Event) (Event, error) {
 // parseHook reads a waiting lifecycle hook, or the test message of a new one.
 func parseHook(e Event, path string, raw json.RawMessage) (Event, error) {
 	var detail struct {
-		Token       json.RawMessage `json:"LifecycleActionToken"`
-		Group       json.RawMessage `json:"AutoScalingGroupName"`
-		Name        json.RawMessage `json:"LifecycleHookName"`
-		Instance    json.RawMessage `json:"EC2InstanceId"`
-		Transition  json.RawMessage `json:"LifecycleTransition"`
-		Event       json.RawMessage `json:"Event"`
-		Origin      json.RawMessage `json:"Origin"`
-		Destination json.RawMessage `json:"Destination"`
+		Token      json.RawMessage `json:"LifecycleActionToken"`
+		Group      json.RawMessage `json:"AutoScalingGroupName"`
+		Name       json.RawMessage `json:"LifecycleHookName"`
+		Instance   json.RawMessage `json:"EC2InstanceId"`
+		Transition json.RawMessage `json:"LifecycleTransition"`
+		Event      json.RawMessage `json:"Event"`
 	}
 	if err := unmarshalObject(path, raw, &detail); err != nil {
 		return Event{}, err
@@ -241,19 +234,13 @@ func parseHook(e Event, path string, raw json.RawMessage) (Event, error) {
 	e.Hook = Hook{
 		Group: r.required(path+".AutoScalingGroupName", detail.Group), Name: r.required(path+".LifecycleHookName", detail.Name),
 		Token: r.text(path+".LifecycleActionToken", detail.Token), Transition: transition,
-		Origin: r.text(path+".Origin", detail.Origin), Destination: r.text(path+".Destination", detail.Destination),
 	}
 	e.Instances = r.instance(path+".EC2InstanceId", detail.Instance)
 	return e, errors.Join(r.errs...)
 }
 
 func (in *envelope) parseAutoScaling(body json.RawMessage) (Event, error) {
-	var r fieldReader
-	e := Event{ID: r.text("RequestId", in.RequestID), Time: lenientTime(in.Time), Account: r.text("AccountId", in.AccountID)}
-	if err := errors.Join(r.errs...); err != nil {
-		return Event{}, err
-	}
-	return parseHook(e, "body", body)
+	return parseHook(Event{ID: lenientText(in.RequestID), Time: lenientTime(in.Time)}, "body", body)
 }
 
 // maxEntities is the largest number of instances in one event.
@@ -262,14 +249,14 @@ const maxEntities = 1000
 func (d *detail) parseHealth(e Event, resources json.RawMessage) (Event, error) {
 	var r fieldReader
 	service, category := r.required("detail.service", d.Service), r.required("detail.eventTypeCategory", d.Category)
-	e.Code = strings.ToUpper(r.text("detail.eventTypeCode", d.Code))
-	if arn := r.text("detail.eventArn", d.ARN); arn != "" {
+	e.Code = strings.ToUpper(lenientText(d.Code))
+	if arn := lenientText(d.ARN); arn != "" {
 		e.ID = arn // it stays the same when the event changes
 	}
 	if err := errors.Join(r.errs...); err != nil {
 		return Event{}, err
 	}
-	e.Starts, e.Ends, e.Closed = lenientTime(d.Starts), lenientTime(d.Ends), lenientText(d.Status) == "closed"
+	e.Starts, e.Ends, e.Closed = lenientTime(d.Starts), lenientTime(d.Ends), strings.EqualFold(lenientText(d.Status), "closed")
 	if service != "EC2" || category != "scheduledChange" {
 		e.Kind, e.Reason = Other, fmt.Sprintf("it is of service %s and category %s; only EC2 and scheduledChange matter", poll.Quote(service), poll.Quote(category))
 		return e, nil
@@ -318,7 +305,7 @@ func parseEntities(raw json.RawMessage) (affected map[string]bool, err error) {
 			return nil, err
 		}
 		if id = id[strings.LastIndex(id, "/")+1:]; isInstanceID(id) { // some events give an ARN
-			affected[id] = affected[id] || lenientText(entity.Status) != "resolved"
+			affected[id] = affected[id] || !strings.EqualFold(lenientText(entity.Status), "resolved")
 		}
 	}
 	return affected, nil

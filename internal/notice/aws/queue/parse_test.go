@@ -97,22 +97,34 @@ func TestParseReadsEveryFormOfMessage(t *testing.T) {
 		"terminate by EventBridge": {
 			bridge("aws.autoscaling", "EC2 Instance-terminate Lifecycle Action", `{`+hookFields+`,"Origin":"AutoScalingGroup","Destination":"EC2"}`), ASGTerminate, []string{"i-0633ac2b0d9769723"},
 			func(e Event) bool {
-				return e.Hook == Hook{"workers", "drain", "0befcbdb", terminating, "AutoScalingGroup", "EC2"} && !e.NewNotice("i").NotApprovable
+				return e.Hook == Hook{"workers", "drain", "0befcbdb", terminating} && !e.NewNotice("i").NotApprovable
 			},
 		},
 		"launch": {
 			bridge("aws.autoscaling", "EC2 Instance-launch Lifecycle Action", `{`+strings.Replace(hookFields, "TERMINATING", "LAUNCHING", 1)+`}`), ASGLaunch, []string{"i-0633ac2b0d9769723"},
 			func(e Event) bool { return !e.IsInterruption(e.Instances[0]) },
 		},
-		"terminate by Auto Scaling": {flat, ASGTerminate, []string{"i-0633ac2b0d9769723"}, func(e Event) bool { return e.ID == "r-1" && e.Account == "123456789012" }},
+		"terminate by Auto Scaling": {flat, ASGTerminate, []string{"i-0633ac2b0d9769723"}, func(e Event) bool { return e.ID == "r-1" }},
 		"terminate by SNS":          {`{"Type":"Notification","Message":` + string(escaped) + `}`, ASGTerminate, []string{"i-0633ac2b0d9769723"}, nil},
 		"spot by SNS": {
 			`{"Type":"Notification","Message":` + bridge("aws.ec2", "EC2 Spot Instance Interruption Warning", `{"instance-id":"i-0b66","instance-action":"stop"}`) + `}`, SpotInterruption, []string{"i-0b66"}, nil,
 		},
-		"test of a hook":     {`{"AutoScalingGroupName":"workers","Service":"AWS Auto Scaling","Event":"autoscaling:TEST_NOTIFICATION","RequestId":"r-1"}`, ASGTest, nil, nil},
-		"another event":      {bridge("aws.ec2", "EBS Volume Notification", `{}`), Other, nil, nil},
-		"an unknown source":  {bridge("custom", "EC2 Spot Instance Interruption Warning", `{"instance-id":"i-0b66"}`), Other, nil, nil},
-		"a malformed time":   {strings.Replace(bridge("aws.ec2", "EC2 Instance Rebalance Recommendation", `{"instance-id":"i-0b66"}`), `"2026-11-11T21:29:54Z"`, `17`, 1), Rebalance, []string{"i-0b66"}, nil},
+		"test of a hook":    {`{"AutoScalingGroupName":"workers","Service":"AWS Auto Scaling","Event":"autoscaling:TEST_NOTIFICATION","RequestId":"r-1"}`, ASGTest, nil, nil},
+		"another event":     {bridge("aws.ec2", "EBS Volume Notification", `{}`), Other, nil, nil},
+		"an unknown source": {bridge("custom", "EC2 Spot Instance Interruption Warning", `{"instance-id":"i-0b66"}`), Other, nil, nil},
+		"a malformed time":  {strings.Replace(bridge("aws.ec2", "EC2 Instance Rebalance Recommendation", `{"instance-id":"i-0b66"}`), `"2026-11-11T21:29:54Z"`, `17`, 1), Rebalance, []string{"i-0b66"}, nil},
+		"malformed details of an event": {
+			`{"id":7,"detail-type":"EC2 Spot Instance Interruption Warning","source":"aws.ec2","account":123456789012,"region":{},"detail":{"instance-id":"i-0b66"}}`,
+			SpotInterruption, []string{"i-0b66"}, nil,
+		},
+		"malformed details of a hook": {
+			`{"RequestId":7,"AccountId":123456789012,"Origin":1,"Destination":[],` + hookFields + `}`, ASGTerminate, []string{"i-0633ac2b0d9769723"},
+			func(e Event) bool { return e.ID == "" },
+		},
+		"malformed details of a health event": {
+			bridge("aws.health", "AWS Health Event", `{"eventArn":7,"eventTypeCode":[],"service":"EC2","eventTypeCategory":"scheduledChange","affectedEntities":[{"entityValue":"i-0b"}]}`),
+			ScheduledEvent, []string{"i-0b"}, func(e Event) bool { return e.NewNotice("i-0b").Type == notice.Reboot },
+		},
 		"a malformed action": {bridge("aws.ec2", "EC2 Spot Instance Interruption Warning", `{"instance-id":"i-0b66","instance-action":5}`), SpotInterruption, []string{"i-0b66"}, nil},
 	} {
 		e, err := Parse(c.body)
@@ -135,6 +147,7 @@ func TestParseErrorsNameFieldAndValue(t *testing.T) {
 		bridge("aws.ec2", "EC2 Spot Instance Interruption Warning", `"x"`):                                                        {"detail", `"x"`, "object"},
 		bridge("aws.ec2", "EC2 Instance State-change Notification", `{"instance-id":"i-0b66","state":7}`):                         {"detail.state", "7", "string"},
 		bridge("aws.autoscaling", "EC2 Instance-terminate Lifecycle Action", `{"EC2InstanceId":"i-0b66"}`):                        {"LifecycleTransition", "AutoScalingGroupName is missing"},
+		`{"LifecycleActionToken":7,` + hookFields[strings.Index(hookFields, `"Auto`):] + `}`:                                      {"LifecycleActionToken", "7", "string"},
 		bridge("aws.health", "AWS Health Event", `{"service":"EC2"}`):                                                             {"eventTypeCategory is missing"},
 		`{"detail-type":7,"source":"aws.ec2"}`:                                                                                    {"detail-type", "7"},
 		bridge("aws.health", "AWS Health Event", `{"service":"EC2","eventTypeCategory":"scheduledChange","affectedEntities":{}}`): {"affectedEntities", "list"},
