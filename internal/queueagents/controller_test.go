@@ -463,11 +463,45 @@ func TestInstanceWithoutManagedTagIsLeftAlone(t *testing.T) {
 			t.Fatal("acted on an instance with unknown tags")
 		}
 		w.fail("describe", nil)
-		await(t, "messages are left", time.Minute, func() bool { return w.countMessages() == 0 })
+		await(t, "messages are left", time.Minute, func() bool { return w.countMessages() == 1 })
 		if w.drainsOf("a") != 1 || w.drainsOf("b") != 0 {
 			t.Errorf("drains: %d with the tag, %d without", w.drainsOf("a"), w.drainsOf("b"))
 		}
+		time.Sleep(7 * time.Minute)
+		if w.countMessages() != 1 {
+			t.Error("the message of an instance that EC2 does not list is deleted before the grace has passed")
+		}
+		await(t, "the message of an instance that EC2 does not list is left", 3*time.Minute, func() bool { return w.countMessages() == 0 })
 	})
+}
+
+// EC2 is eventually consistent.
+func TestInstanceThatEC2ListsLaterIsHandled(t *testing.T) {
+	for name, adjust := range map[string]func(*queue.Config){
+		"tag": func(c *queue.Config) { c.CheckTag = true }, "DNS name": func(c *queue.Config) { c.UseNodeNameByDNS = true },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			const node = "ip-10-0-0-1.ec2.internal"
+			w := newWorld(t)
+			adjust(&w.config)
+			w.setNode(node, func(n *kubeapi.Node) {
+				n.Status.Conditions = []kubeapi.Condition{{Type: "Ready", Status: "True", LastTransitionTime: time.Now()}}
+				if w.config.CheckTag {
+					n.Spec.ProviderID = "aws:///eu-west-1a/i-0a"
+				}
+			})
+			w.send(w.hook("i-0a", "LAUNCHING", "launch"))
+			defer w.start()()
+			time.Sleep(30 * time.Second)
+			if w.waitingHooks() != 1 || w.countMessages() != 1 {
+				t.Fatalf("%s: %d hooks wait and %d messages are left before EC2 lists the instance", name, w.waitingHooks(), w.countMessages())
+			}
+			w.mu.Lock()
+			w.tags["i-0a"], w.dnsNames["i-0a"] = []string{w.config.ManagedTag}, node
+			w.mu.Unlock()
+			await(t, name+": the hook waits", 10*time.Second, func() bool { return w.waitingHooks() == 0 && w.countMessages() == 0 })
+		})
+	}
 }
 
 func TestNodeWithoutProviderIDIsFoundByDNSName(t *testing.T) {

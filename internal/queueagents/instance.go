@@ -29,6 +29,8 @@ type instance struct {
 	// isLookedUp is true once EC2 has told the tags and the name. isForeign is true if the instance has no managed tag.
 	isLookedUp, isForeign bool
 	dnsName               string
+	// nextLookup is when an instance that EC2 did not list is looked up again.
+	nextLookup time.Time
 }
 
 // instanceNotice is a notice of an instance.

@@ -29,7 +29,7 @@ func (c *Controller) lookUpInstances() {
 	}
 	var ids []string
 	for _, i := range c.instances {
-		if len(ids) < maxLookup && c.needsLookup(i, c.nodesOf(i.id)) {
+		if len(ids) < maxLookup && !time.Now().Before(i.nextLookup) && c.needsLookup(i, c.nodesOf(i.id)) {
 			ids = append(ids, i.id)
 		}
 	}
@@ -69,7 +69,11 @@ func (c *Controller) recordLookup(ids []string, found map[string]queue.Instance)
 		if i == nil {
 			continue
 		}
-		instance := found[id]
+		instance, isListed := found[id]
+		if !isListed && !c.inbox.IsFull() && !c.areMessagesPastGrace(i) {
+			i.nextLookup = time.Now().Add(retryInterval) // EC2 may not list a new instance yet
+			continue
+		}
 		i.isLookedUp, i.isForeign = true, c.options.Config.CheckTag && !slices.Contains(instance.TagKeys, c.options.Config.ManagedTag)
 		if c.options.Config.UseNodeNameByDNS {
 			i.dnsName = instance.PrivateDNSName

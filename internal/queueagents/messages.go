@@ -173,6 +173,15 @@ func (c *Controller) isPastGrace(m *message) bool {
 	return !m.Sent.IsZero() && c.toClockOfAWS(time.Now()).Sub(m.Sent) >= c.graceOf(m)
 }
 
+func (c *Controller) areMessagesPastGrace(i *instance) bool {
+	for _, m := range i.messages {
+		if !c.isPastGrace(m) {
+			return false
+		}
+	}
+	return true
+}
+
 // remainingGrace returns how long this process has to see no Node for the instance of a message. The time since the message
 // was sent counts, unless this process has seen a Node. Otherwise a process that restarts again and again would never delete
 // the message, and the redrive policy would take it for poison. In a full inbox an old message makes room at once.

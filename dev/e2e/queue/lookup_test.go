@@ -22,6 +22,7 @@ func TestDNSNameFindsNodeAndMissingTagExcludesIt(t *testing.T) {
 		for _, i := range []*instance{managed, byName} {
 			w.cloud.EC2.Put(aws.EC2Instance{ID: i.id, Zone: zone, PrivateDNSName: i.node, State: "running", Tags: tags})
 		}
+		w.cloud.EC2.Put(aws.EC2Instance{ID: other.id, Zone: zone, PrivateDNSName: other.node, State: "running"})
 		var messages []string
 		for _, i := range []*instance{managed, byName, other} {
 			w.join(i, 1)

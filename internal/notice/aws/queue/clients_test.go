@@ -44,6 +44,8 @@ func TestEC2ClientReadsAllPagesAndErrors(t *testing.T) {
 		case id == "i-bad":
 			w.WriteHeader(http.StatusForbidden)
 			_, _ = fmt.Fprint(w, `<Response><Errors><Error><Code>UnauthorizedOperation</Code><Message>not you</Message></Error></Errors></Response>`)
+		case id == "i-html":
+			_, _ = fmt.Fprint(w, `<html><body>a proxy</body></html>`)
 		case r.Form.Get("NextToken") == "":
 			_, _ = fmt.Fprint(w, `<DescribeInstancesResponse><reservationSet><item><instancesSet><item><instanceId>i-0a</instanceId>`+
 				`<privateDnsName>ip-10-0-0-1</privateDnsName><tagSet><item><key>team</key><value>a</value></item><item><key>managed</key></item></tagSet>`+
@@ -63,6 +65,9 @@ func TestEC2ClientReadsAllPagesAndErrors(t *testing.T) {
 	}
 	if _, err := clients.EC2.DescribeInstances(t.Context(), []string{"i-bad"}); err == nil || !strings.Contains(err.Error(), "UnauthorizedOperation: not you") {
 		t.Error(err)
+	}
+	if all, err := clients.EC2.DescribeInstances(t.Context(), []string{"i-html"}); err == nil || !strings.Contains(err.Error(), "DescribeInstancesResponse") {
+		t.Errorf("another document: %+v, %v", all, err)
 	}
 }
 

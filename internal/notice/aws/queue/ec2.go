@@ -85,6 +85,7 @@ func (c *EC2Client) DescribeTagged(ctx context.Context, key string) ([]Instance,
 func (c *EC2Client) describe(ctx context.Context, form url.Values) (all []Instance, err error) {
 	for {
 		var page struct {
+			XMLName      xml.Name `xml:"DescribeInstancesResponse"` // another document would say that no instance exists
 			Reservations []struct {
 				Instances []struct {
 					ID   string   `xml:"instanceId"`
