@@ -858,6 +858,28 @@ func TestPlannedEventOfNodeWithoutProviderIDOutlivesTheProcess(t *testing.T) {
 	})
 }
 
+func TestPlannedEventIsDrainedWhileEC2DoesNotAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.config.CheckTag = true
+		w.tags["i-0a"] = []string{w.config.ManagedTag}
+		w.tags["i-0ff"] = []string{"other"}
+		w.addNode("a", "i-0a")
+		w.send(health("upcoming", time.Now().Add(4*time.Hour)))
+		kill := w.start()
+		defer func() { kill() }()
+		await(t, "the message is left", time.Minute, func() bool { return w.countMessages() == 0 })
+		kill()
+		w.fail("describe", errors.New("throttled"))
+		w.send(bridge("aws.ec2", "EC2 Instance Rebalance Recommendation", `{"instance-id":"i-0a"}`))
+		kill = w.start()
+		time.Sleep(4*time.Hour - 10*time.Minute)
+		if w.drainsOf("a") != 1 {
+			t.Fatalf("%d drains 10 minutes before the event", w.drainsOf("a"))
+		}
+	})
+}
+
 func TestMessagesOfOtherInstancesListTheNodesRarely(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -18,7 +18,7 @@ func (c *Controller) needsLookup(i *instance, nodes []*node) bool {
 	if i.isLookedUp || len(i.messages) == 0 {
 		return false
 	}
-	hasRecord := slices.ContainsFunc(nodes, func(n *node) bool { return len(n.reports) > 0 })
+	hasRecord := slices.ContainsFunc(nodes, func(n *node) bool { return len(n.reports) > 0 || len(n.planned) > 0 })
 	return c.options.Config.CheckTag && !hasRecord || c.options.Config.UseNodeNameByDNS && len(nodes) == 0
 }
 
