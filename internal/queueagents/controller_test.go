@@ -446,6 +446,39 @@ func TestClosedEventRestoresTheNode(t *testing.T) {
 	})
 }
 
+func TestOlderEndOfAnEventIsIgnored(t *testing.T) {
+	for _, isTogether := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			w.config.DeleteIfNodeNotFound = true // of the other instance
+			w.drainTime = 10 * time.Minute
+			w.addNode("a", "i-0a")
+			starts := time.Now().Add(10 * time.Minute)
+			closed := health("closed", starts)
+			time.Sleep(5 * time.Second)
+			w.send(health("upcoming", starts))
+			if isTogether {
+				w.send(closed)
+			}
+			defer w.start()()
+			time.Sleep(5 * time.Second)
+			if !isTogether {
+				w.send(closed)
+			}
+			id := (&queue.Event{Kind: queue.ScheduledEvent, ID: "arn:aws:health:eu-west-1::event/EC2/X/1"}).NoticeID()
+			for range 60 {
+				time.Sleep(time.Second)
+				if phase := w.phaseOf("a", id); phase != "draining" {
+					t.Fatalf("delivered together %v: the phase is %q, want draining", isTogether, phase)
+				}
+			}
+			if n := w.countMessages(); n != 1 {
+				t.Errorf("delivered together %v: %d messages are left, want the newer one", isTogether, n)
+			}
+		})
+	}
+}
+
 func TestInstanceWithoutManagedTagIsLeftAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -231,7 +231,11 @@ func (c *Controller) applyMessages(i *instance, now time.Time) {
 // has been.
 func (i *instance) endedBy(e *queue.Event) []string {
 	if e.Kind == queue.ScheduledEvent {
-		return []string{e.NoticeID()}
+		id := e.NoticeID()
+		if n := i.notices[id]; n != nil && !e.Time.IsZero() && e.Time.Before(n.changedAt) {
+			return nil // it was open again since
+		}
+		return []string{id}
 	}
 	if e.Kind != queue.StateChange || e.State != "running" || e.Time.IsZero() {
 		return nil
