@@ -9,6 +9,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"log/slog"
@@ -40,15 +41,15 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
-// newTestAuthorizer returns an Authorizer whose API server knows the tokens "good" (alice) and "other" (bob). alice may get
-// all pools and update workers.
+// newTestAuthorizer returns an Authorizer whose API server knows the tokens "good" (alice), "other" (bob) and "few" (carol). alice
+// may get all pools and update workers. carol may get others.
 func newTestAuthorizer(t *testing.T) (*Authorizer, *int) {
 	t.Helper()
 	asked := new(int)
 	client := fake.NewClientset()
 	client.PrependReactor("create", "tokenreviews", func(a k8stesting.Action) (bool, runtime.Object, error) {
 		review := a.(k8stesting.CreateAction).GetObject().(*authenticationv1.TokenReview)
-		user := map[string]string{"good": "alice", "other": "bob"}[review.Spec.Token]
+		user := map[string]string{"good": "alice", "other": "bob", "few": "carol"}[review.Spec.Token]
 		review.Status = authenticationv1.TokenReviewStatus{
 			Authenticated: user != "", User: authenticationv1.UserInfo{Username: user}, Audiences: review.Spec.Audiences,
 		}
@@ -59,7 +60,8 @@ func newTestAuthorizer(t *testing.T) (*Authorizer, *int) {
 		review := a.(k8stesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview)
 		ra := review.Spec.ResourceAttributes
 		check.Not(t, ra.Group != "slipway.dev" || ra.Resource != "nodegroups" || ra.Subresource != "scale", "asked for %+v", ra)
-		review.Status.Allowed = review.Spec.User == "alice" && (ra.Verb == "get" || ra.Name == "workers")
+		review.Status.Allowed = review.Spec.User == "alice" && (ra.Verb == "get" || ra.Name == "workers") ||
+			review.Spec.User == "carol" && ra.Verb == "get" && ra.Name == "others"
 		return true, review, nil
 	})
 	return NewAuthorizer(client, []string{"slipway-cloudpool"}, slog.New(slog.DiscardHandler)), asked
@@ -147,6 +149,27 @@ func TestUnauthorizedClientsSeeNoPoolNames(t *testing.T) {
 		s.ServeHTTP(w, r)
 		if w.Code != tt.code || tt.path != "/cloudpools" && (strings.Contains(w.Body.String(), "workers") || strings.Contains(w.Body.String(), "others")) {
 			t.Errorf("%s with %q: %d %s, want %d, without pool names", tt.path, tt.token, w.Code, w.Body, tt.code)
+		}
+	}
+}
+
+func TestClientsListOnlyTheirPools(t *testing.T) {
+	a, _ := newTestAuthorizer(t)
+	s := NewServer(ServerOptions{Log: slog.New(slog.DiscardHandler), AuthorizeRequest: a.Authorize}, &ServedPool{Name: "workers"}, &ServedPool{Name: "others"})
+	for token, want := range map[string]struct {
+		code int
+		urls []string
+	}{
+		"good": {200, []string{"http://example.com/cloudpools/workers", "http://example.com/cloudpools/others"}},
+		"few":  {200, []string{"http://example.com/cloudpools/others"}}, "other": {200, []string{}}, "unknown": {401, nil},
+	} {
+		w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/cloudpools", nil)
+		r.Header.Set("Authorization", "Bearer "+token)
+		s.ServeHTTP(w, r)
+		var urls []string
+		_ = json.Unmarshal(w.Body.Bytes(), &urls) // an error is an object
+		if w.Code != want.code || !slices.Equal(urls, want.urls) || (w.Header().Get("WWW-Authenticate") != "") != (want.code == 401) {
+			t.Errorf("%s: %d %v %s, want %d %v", token, w.Code, w.Header(), w.Body, want.code, want.urls)
 		}
 	}
 }

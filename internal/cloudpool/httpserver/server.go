@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
@@ -223,6 +224,7 @@ func (s *Server) describePoolPaths() string {
 	return "want one of " + strings.Join(names, ", ")
 }
 
+// writePoolURLs lists the pools that the client may read. Like writePoolNotFound, it tells no client the names of other pools.
 func (s *Server) writePoolURLs(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		writeMethodNotAllowed(w, "GET")
@@ -234,12 +236,41 @@ func (s *Server) writePoolURLs(w http.ResponseWriter, r *http.Request) {
 	}
 	urls := []string{}
 	for _, f := range s.fronts {
-		if _, ok := s.authorize(w, r, f.Name, "get"); !ok {
+		denial := deniedAnswer{header: http.Header{}}
+		if _, ok := s.authorize(&denial, r, f.Name, "get"); !ok && denial.code != http.StatusForbidden {
+			denial.writeTo(w) // the client is unknown, or the API server does not answer
 			return
+		} else if !ok {
+			continue
 		}
 		urls = append(urls, scheme+"://"+r.Host+"/"+multiSegment+"/"+f.Name)
 	}
 	writeJSON(w, http.StatusOK, urls)
+}
+
+// deniedAnswer is an http.ResponseWriter that keeps the answer to a request that was denied.
+type deniedAnswer struct {
+	header http.Header
+	code   int
+	body   []byte
+}
+
+// Header implements http.ResponseWriter.
+func (d *deniedAnswer) Header() http.Header { return d.header }
+
+// WriteHeader implements http.ResponseWriter.
+func (d *deniedAnswer) WriteHeader(code int) { d.code = code }
+
+// Write implements http.ResponseWriter.
+func (d *deniedAnswer) Write(p []byte) (int, error) {
+	d.body = append(d.body, p...)
+	return len(p), nil
+}
+
+func (d *deniedAnswer) writeTo(w http.ResponseWriter) {
+	maps.Copy(w.Header(), d.header)
+	w.WriteHeader(d.code)
+	_, _ = w.Write(d.body)
 }
 
 func writeMethodNotAllowed(w http.ResponseWriter, allow string) {
