@@ -22,6 +22,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice/aws/queue"
 	"github.com/slipway-dev/slipway/internal/notice/poll"
 	"github.com/slipway-dev/slipway/internal/notice/report"
+	"github.com/slipway-dev/slipway/internal/observe"
 )
 
 const (
@@ -130,6 +131,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer c.group.Wait()
 	defer stop()
+	defer c.resetMetrics()
 	c.ctx = ctx
 	c.group.Go(func() { c.options.WatchNodes(ctx, c.nodeHandler()) })
 	c.group.Go(func() {
@@ -290,6 +292,15 @@ func (c *Controller) reconcileAll() {
 		c.parkMessagesWithoutNode()
 	}
 	c.updateMetrics()
+}
+
+// resetMetrics sets the metrics to those of a process that handles no queue. A process without the Lease goes on, and its old values
+// would raise an alert.
+func (c *Controller) resetMetrics() {
+	m := c.options.Metrics
+	for _, g := range []*observe.Gauge{m.OldestUnhandled, m.Unhandled, m.UnhandledNodes, m.Agents} {
+		g.Set(0)
+	}
 }
 
 func (c *Controller) updateMetrics() {

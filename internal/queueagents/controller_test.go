@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -78,6 +79,37 @@ func TestMessageIsDeletedOnlyOnceItsNodeIsDrained(t *testing.T) {
 		await(t, "the duplicate is still there", time.Minute, func() bool { return w.countMessages() == 0 })
 		if w.drainsOf("a") != 1 {
 			t.Errorf("%d drains", w.drainsOf("a"))
+		}
+	})
+}
+
+// A process that has lost its Lease goes on without the queue.
+func TestProcessWithoutTheQueueHasNoAlert(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.drainTime = 5 * time.Minute
+		w.addNode("a", "i-0a")
+		w.send(spot("i-0a"))
+		stop := w.start()
+		time.Sleep(time.Minute)
+		gauges := []string{
+			"slipway_queue_oldest_unhandled_message_age_seconds", "slipway_queue_unhandled_messages", "slipway_queue_unhandled_nodes", "slipway_queue_agents",
+		}
+		read := func() string {
+			answer := httptest.NewRecorder()
+			w.metrics.ServeHTTP(answer, nil)
+			return answer.Body.String()
+		}
+		for _, g := range gauges {
+			if strings.Contains(read(), "\n"+g+" 0\n") {
+				t.Errorf("%s is 0 while a node drains", g)
+			}
+		}
+		stop()
+		for _, g := range gauges {
+			if !strings.Contains(read(), "\n"+g+" 0\n") {
+				t.Errorf("%s is not 0 after the end", g)
+			}
 		}
 	})
 }

@@ -50,6 +50,8 @@ type world struct {
 	// clockAhead is how far the clock of the process is ahead of the clock of AWS, in nanoseconds. AWS has the clock of the test.
 	clockAhead atomic.Int64
 
+	metrics *observe.Registry // of the last process
+
 	mu       sync.Mutex
 	process  int // the running one; an older one changes nothing any more
 	watch    *kubeapi.Handler[kubeapi.Node]
@@ -105,6 +107,7 @@ func (w *world) start() (kill func()) {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	done := make(chan struct{})
 	clients := &fakeAWS{w, mine}
+	w.metrics = observe.NewRegistry()
 	c := New(Options{
 		API: &fakeNodes{w, mine}, WatchNodes: func(ctx context.Context, h kubeapi.Handler[kubeapi.Node]) {
 			w.mu.Lock()
@@ -120,7 +123,7 @@ func (w *world) start() (kill func()) {
 		},
 		Clients: queue.Clients{SQS: clients, EC2: clients, AutoScaling: clients}, Config: w.config, Policy: w.policy,
 		Leads: poll.Leads{Retirement: 24 * time.Hour, Maintenance: 15 * time.Minute}, Acknowledges: true,
-		Metrics: queue.NewMetrics(observe.NewRegistry()), Log: slog.New(slog.NewTextHandler(w.t.Output(), nil)), Wall: w.wall,
+		Metrics: queue.NewMetrics(w.metrics), Log: slog.New(slog.NewTextHandler(w.t.Output(), nil)), Wall: w.wall,
 		OnUnreadable: func(queue.Message, error) {
 			w.mu.Lock()
 			w.unreadable++
