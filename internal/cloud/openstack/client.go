@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/gophercloud/gophercloud/v2"
@@ -52,6 +53,9 @@ type session struct {
 	endpoints map[string]string
 	timeout   time.Duration
 
+	reloadLock sync.Mutex
+	auth       gophercloud.AuthOptions // that reload has returned last
+
 	authLock      chan struct{} // mutex for authentication: holds one value
 	cachedClients *clients
 	// authError is the error of a rejected credential, until is the time of the next attempt.
@@ -60,7 +64,7 @@ type session struct {
 }
 
 func newSession(c *Config, l *login) *session {
-	return &session{login: l, reload: c.resolveLogin, endpoints: c.Endpoints, timeout: c.requestTimeout(), authLock: make(chan struct{}, 1)}
+	return &session{login: l, auth: l.auth, reload: c.resolveLogin, endpoints: c.Endpoints, timeout: c.requestTimeout(), authLock: make(chan struct{}, 1)}
 }
 
 // authenticatedClients returns the service clients. Before the first use it authenticates.
@@ -118,10 +122,12 @@ func (s *session) authenticate(ctx context.Context) (*clients, error) {
 // reloadedOrPreviousAuth reads the credential again, because a user may have replaced it. If the file cannot be read,
 // it returns the previous credential. A file may be unreadable while a user writes it.
 func (s *session) reloadedOrPreviousAuth() gophercloud.AuthOptions {
+	s.reloadLock.Lock()
+	defer s.reloadLock.Unlock()
 	if l, err := s.reload(); err == nil {
-		return l.auth
+		s.auth = l.auth
 	}
-	return s.login.auth
+	return s.auth
 }
 
 // newReauthFunc returns a function that renews a token. Calls of this function do not overlap. After a rejected

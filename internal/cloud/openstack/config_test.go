@@ -212,6 +212,19 @@ func TestRotatedSecretIsReadWhenTheTokenRenews(t *testing.T) {
 	check.Not(t, err != nil || s.refusals != 0, "%v after %d refused authentications", err, s.refusals)
 }
 
+func TestRotatedSecretIsKeptWhileItsFileIsReplaced(t *testing.T) {
+	s := newFakeOpenStack(t)
+	p, write := newRotatingProvider(t, s)
+	write("second-secret")
+	s.secret, s.revoked = "second-secret", true
+	must.NoError(t, check.Err(p.Instances(t.Context(), "workers")))
+	write("") // the file cannot be used
+	p.servers.Outdate()
+	s.revoked = true
+	_, err := p.Instances(t.Context(), "workers")
+	check.Not(t, err != nil || s.refusals != 0, "%v after %d refused authentications", err, s.refusals)
+}
+
 func TestRefusedSecretIsNotRetriedInALoop(t *testing.T) {
 	s := newFakeOpenStack(t)
 	p, _ := newRotatingProvider(t, s)
