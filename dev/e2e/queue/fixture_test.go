@@ -75,7 +75,7 @@ func startShared(tb testing.TB, bed *testbed.Testbed) error {
 		Args: []string{
 			"manager", "--kubeconfig", kubeconfig, "--listen", listen, "--leader-elect=false",
 			"--aws-queue-url", shared.cloud.URL() + "/" + aws.AccountID + "/" + queueName, "--aws-queue-endpoint", shared.cloud.URL(),
-			"--aws-queue-agent-config", file, "--aws-queue-visibility=3s", "--aws-queue-parked-visibility=1s", "--aws-queue-wait-time=2s",
+			"--aws-queue-agent-config", file, "--aws-queue-visibility=5s", "--aws-queue-parked-visibility=1s", "--aws-queue-wait-time=2s",
 			"--aws-queue-unknown-node-grace=" + unknownTime.String(),
 			// Longer than the timeout of the hook, so that a drain needs heartbeats.
 			"--aws-queue-hook-timeout=1m",

@@ -321,6 +321,7 @@ func TestOddValuesTheToolAcceptedAreAccepted(t *testing.T) {
 		{slices.Concat(queueArgs, []string{"-workers=0"}), "-workers: 0: want 1 to 1000; using 1"},
 		{slices.Concat(queueArgs, []string{"-workers=100000"}), "using 1000"},
 		{slices.Concat(queueArgs, []string{"-complete-lifecycle-action-delay-seconds=7200"}), "using 3600"},
+		{slices.Concat(queueArgs, []string{"-sqs-msg-visibility-timeout-sec=2"}), "-sqs-msg-visibility-timeout-sec: 2: want at least 5; using 5"},
 		{slices.Concat(queueArgs, []string{"-managed-tag="}), "using aws-node-termination-handler/managed"},
 		{slices.Concat(queueArgs, []string{"-enable-spot-interruption-draining=false"}), "has no effect in queue mode"},
 		{slices.Concat(hook, []string{"-webhook-proxy=tcp://squid:3128"}), ""},

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/notice/aws"
+	"github.com/slipway-dev/slipway/internal/notice/aws/queue"
 	"github.com/slipway-dev/slipway/internal/notify"
 )
 
@@ -94,6 +95,10 @@ func (o *Options) repairQueue() {
 		o.warnReplaced("complete-lifecycle-action-delay-seconds", o.CompleteLifecycleActionDelaySeconds,
 			fmt.Sprintf("at most %d", longest), fmt.Sprintf("using %d", longest))
 		o.CompleteLifecycleActionDelaySeconds = longest
+	}
+	if shortest := int(queue.MinVisibility.Seconds()); o.SQSMsgVisibilityTimeoutSec >= minVisibilitySeconds && o.SQSMsgVisibilityTimeoutSec < shortest {
+		o.warnReplaced("sqs-msg-visibility-timeout-sec", o.SQSMsgVisibilityTimeoutSec, fmt.Sprintf("at least %d", shortest), fmt.Sprintf("using %d", shortest))
+		o.SQSMsgVisibilityTimeoutSec = shortest
 	}
 	if o.CheckTagBeforeDraining && o.ManagedTag == "" {
 		o.warnReplaced("managed-tag", "", "the key of a tag", "using "+defaultManagedTag)

@@ -115,9 +115,9 @@ func TestEC2EndpointHasDomainOfRegion(t *testing.T) {
 
 func TestConfigErrorsNameFlagAndValue(t *testing.T) {
 	c := NewDefaultConfig()
-	c.URL, c.Workers, c.WaitTime, c.IgnoredKinds = "queue", 0, 1<<40, []string{"spot"}
+	c.URL, c.Workers, c.WaitTime, c.Visibility, c.IgnoredKinds = "queue", 0, 1<<40, 2*time.Second, []string{"spot"}
 	err := c.Validate()
-	for _, want := range []string{`--aws-queue-url: "queue"`, "--aws-queue-workers: 0: want 1 to", "--aws-queue-wait-time", `--aws-queue-ignore: "spot"`} {
+	for _, want := range []string{`--aws-queue-url: "queue"`, "--aws-queue-workers: 0: want 1 to", "--aws-queue-wait-time", "--aws-queue-visibility: 2s: want 5s to 12h0m0s", `--aws-queue-ignore: "spot"`} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v; want %q", err, want)
 		}

@@ -79,9 +79,11 @@ const (
 
 // The limits of workers and of SQS.
 const (
-	maxWorkers    = 1000
-	minVisibility = time.Second
-	maxVisibility = 12 * time.Hour // ChangeMessageVisibility
+	maxWorkers = 1000
+	// MinVisibility is the smallest visibility: it is extended at half of it, and this is checked once in writeInterval.
+	MinVisibility       = 5 * time.Second
+	minParkedVisibility = time.Second
+	maxVisibility       = 12 * time.Hour // ChangeMessageVisibility
 )
 
 // NewDefaultConfig returns the configuration with the defaults of all flags.
@@ -104,7 +106,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.UseNodeNameByDNS, "aws-queue-use-dns-name", false, "also find the node of an instance by its private DNS name")
 	fs.BoolVar(&c.DeleteIfNodeNotFound, "aws-queue-delete-if-node-not-found", false, "delete the message of an instance without a node at once")
 	fs.DurationVar(&c.UnknownNodeGrace, "aws-queue-unknown-node-grace", DefaultUnknownNodeGrace, "how long an instance must have no node before its message is deleted, 0 to 1h")
-	fs.DurationVar(&c.Visibility, "aws-queue-visibility", DefaultVisibility, "how long a received message is hidden from other receivers, 1s to 12h; it is extended while the message is handled")
+	fs.DurationVar(&c.Visibility, "aws-queue-visibility", DefaultVisibility, "how long a received message is hidden from other receivers, 5s to 12h; it is extended while the message is handled")
 	fs.DurationVar(&c.ParkedVisibility, "aws-queue-parked-visibility", DefaultParkedVisibility, "the longest time that a message that cannot be handled is hidden, 1s to 12h")
 	fs.DurationVar(&c.WaitTime, "aws-queue-wait-time", DefaultWaitTime, "how long one request waits for messages, 0 to 20s")
 	fs.DurationVar(&c.HookTimeout, "aws-queue-hook-timeout", 0, "how long a drain for an Auto Scaling group may take; 0 means the timeout of its lifecycle hook")
@@ -143,8 +145,8 @@ func (c *Config) Validate() error {
 		min, max time.Duration
 	}{
 		{"unknown-node-grace", c.UnknownNodeGrace, true, 0, time.Hour},
-		{"visibility", c.Visibility, false, minVisibility, maxVisibility},
-		{"parked-visibility", c.ParkedVisibility, false, minVisibility, maxVisibility},
+		{"visibility", c.Visibility, false, MinVisibility, maxVisibility},
+		{"parked-visibility", c.ParkedVisibility, false, minParkedVisibility, maxVisibility},
 		{"wait-time", c.WaitTime, true, 0, 20 * time.Second},
 		{"hook-timeout", c.HookTimeout, true, noticeaws.MinHookTimeout, noticeaws.MaxHookHold},
 		{"heartbeat-interval", c.HeartbeatInterval, true, time.Second, noticeaws.MaxHookHold},
