@@ -151,7 +151,7 @@ func hasPreDrain(n notice.Notice, e InterruptionEvent) bool {
 	case StateChange:
 		return false
 	case ScheduledEvent:
-		return n.Source == queueSource || isRestart(n)
+		return n.Source == notice.AWSQueue || isRestart(n)
 	}
 	return true
 }

@@ -142,7 +142,7 @@ func render(r *observe.Registry) string {
 
 func TestEventsAndMetricsMatchTool(t *testing.T) {
 	spot := newMetadataNotice("spot-1", notice.Preempt, time.Now().Add(time.Minute))
-	queued := notice.Notice{ID: "state-change", Source: queueSource, Type: notice.Terminate, Resources: []string{"i-1"}}
+	queued := notice.Notice{ID: "state-change", Source: notice.AWSQueue, Type: notice.Terminate, Resources: []string{"i-1"}}
 	const queueMode = "-enable-sqs-termination-draining"
 	const queueURL = "-queue-url=https://sqs.eu-west-1.amazonaws.com/1/q"
 	for _, c := range []struct {

@@ -47,9 +47,6 @@ func (e InterruptionEvent) IsRebalanceRecommendation() bool {
 	return Kind(e.Kind) == RebalanceRecommendation
 }
 
-// queueSource is the Source field of notices from the SQS queue.
-const queueSource = "aws-queue"
-
 // queueText is how the tool described the interruptions of one kind of message.
 type queueText struct{ idPrefix, description string } // the description has the instance and the time
 
@@ -73,7 +70,7 @@ func toInterruptionEvent(n notice.Notice) InterruptionEvent {
 	if n.NotBefore.IsZero() {
 		at = "a time that is not known"
 	}
-	if n.Source == queueSource {
+	if n.Source == notice.AWSQueue {
 		e.Monitor = sqsMonitor
 		for kind, text := range queueTexts {
 			if id, found := strings.CutPrefix(n.ID, string(kind)); found && (id == "" || id[0] == '-') {
@@ -104,5 +101,5 @@ func toInterruptionEvent(n notice.Notice) InterruptionEvent {
 // isRestart reports whether a notice is a scheduled event that restarts or stops the instance. The tool uncordoned the
 // node after the restart.
 func isRestart(n notice.Notice) bool {
-	return n.Source != queueSource && KindOf(n) == ScheduledEvent && (n.Type == notice.Reboot || n.Type == notice.Terminate)
+	return n.Source != notice.AWSQueue && KindOf(n) == ScheduledEvent && (n.Type == notice.Reboot || n.Type == notice.Terminate)
 }

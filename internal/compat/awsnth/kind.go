@@ -28,7 +28,6 @@ const asgNoticePrefix = "asg-"
 
 // KindOf returns the kind of a notice, by the prefix of its ID and by its type.
 func KindOf(n notice.Notice) Kind {
-	hasKind := func(k queue.Kind) bool { return strings.HasPrefix(n.ID, string(k)) }
 	switch n.Type {
 	case notice.Rebalance:
 		return RebalanceRecommendation
@@ -38,10 +37,8 @@ func KindOf(n notice.Notice) Kind {
 		switch {
 		case strings.HasPrefix(n.ID, asgNoticePrefix):
 			return ASGLifecycle
-		case hasKind(queue.StateChange):
+		case strings.HasPrefix(n.ID, string(queue.StateChange)):
 			return StateChange
-		case hasKind(queue.CapacityReservation):
-			return SpotITN
 		}
 		return ScheduledEvent
 	case notice.Reboot, notice.Redeploy, notice.Freeze:

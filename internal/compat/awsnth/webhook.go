@@ -33,7 +33,7 @@ func NewWebhookData(identity *Identity) func(notify.Message) any {
 		e.NodeName, e.NodeLabels, e.Pods = m.NodeName, m.NodeLabels, slices.Clone(m.NodePods)
 		e.NodeProcessed, e.InProgress = m.Moment == notify.Drained, m.Moment == notify.Detected || m.Moment == notify.Blocked
 		metadata := identity.Get()
-		if m.Source == queueSource {
+		if m.Source == notice.AWSQueue {
 			metadata.InstanceID = e.InstanceID
 		}
 		metadata = metadata.complete(e.InstanceID, m.NodeLabels)
