@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"text/template"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/notice"
 	"github.com/slipway-dev/slipway/internal/notice/aws"
+	"github.com/slipway-dev/slipway/internal/notice/aws/queue"
 	"github.com/slipway-dev/slipway/internal/notify"
 	"github.com/slipway-dev/slipway/internal/observe"
 	"github.com/slipway-dev/slipway/internal/testing/check"
@@ -261,4 +263,20 @@ func TestProbeFailsIfProcessHangs(t *testing.T) {
 		NewProbeHandler(func() error { return err }).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/healthz", nil))
 		check.Not(t, (w.Code == 200 && w.Body.String() == `{"health":"OK"}`) != (err == nil), "%v: %d %s", err, w.Code, w.Body)
 	}
+}
+
+func TestHangingAnswerOfEC2EndsNoCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer stop()
+		requests := 0
+		NewMetrics(observe.NewRegistry()).CountTagged(ctx, Inventory{DescribeTagged: func(ctx context.Context, _ string) ([]queue.Instance, error) {
+			requests++
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}}, "tag", slog.New(slog.DiscardHandler))
+		if requests != 10 {
+			t.Errorf("%d requests in 10m that hang, want one each minute", requests)
+		}
+	})
 }

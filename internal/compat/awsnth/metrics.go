@@ -73,7 +73,9 @@ type Inventory struct {
 // nodes are of such instances. After a failure the gauges keep their values.
 func (m *Metrics) CountTagged(ctx context.Context, in Inventory, tag string, log *slog.Logger) {
 	for {
-		instances, err := in.DescribeTagged(ctx, tag)
+		limited, cancel := context.WithTimeout(ctx, taggedInterval) // a hanging answer must not end the counts
+		instances, err := in.DescribeTagged(limited, tag)
+		cancel()
 		if err == nil {
 			var nodes []kubeapi.Node
 			if nodes, err = in.ListNodes(ctx); err == nil {
