@@ -105,16 +105,16 @@ func (h *Hooks) requestTimeout(ctx context.Context, hook Hook, key [2]string) ho
 		AutoScalingGroupName: &hook.Group, LifecycleHookNames: []string{hook.Name},
 	})
 	read := hookTimeout{timeout: noticeaws.DefaultHookTimeout, readAt: time.Now(), isAssumed: err != nil}
-	switch {
-	case err != nil:
-		h.log.Warn("cannot read the timeout of the lifecycle hook, assuming the default", "group", hook.Group, "hook", hook.Name, "timeout", read.timeout.String(), "err", err)
-	case len(out.LifecycleHooks) > 0 && aws.ToInt32(out.LifecycleHooks[0].HeartbeatTimeout) > 0:
+	if err == nil && len(out.LifecycleHooks) > 0 && aws.ToInt32(out.LifecycleHooks[0].HeartbeatTimeout) > 0 {
 		read.timeout = time.Duration(*out.LifecycleHooks[0].HeartbeatTimeout) * time.Second
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	close(h.reading[key])
 	delete(h.reading, key)
+	if read.isAssumed && !h.timeouts[key].isAssumed { // the request is repeated often, for example without the right
+		h.log.Warn("cannot read the timeout of the lifecycle hook, assuming the default", "group", hook.Group, "hook", hook.Name, "timeout", read.timeout.String(), "err", err)
+	}
 	if ctx.Err() == nil {
 		maps.DeleteFunc(h.timeouts, func([2]string, hookTimeout) bool { return len(h.timeouts) >= maxHookTimeoutsRead })
 		h.timeouts[key] = read
