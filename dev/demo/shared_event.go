@@ -53,6 +53,7 @@ func (s *stage) runSharedEvent(ctx context.Context, a *stepOutput) (string, erro
 	finished := latestTime(pods, func(p azure.Pod) time.Time { return p.FinishedAt })
 	return fmt.Sprintf("%d pods moved, 0 cut short, 0 lost; both nodes are schedulable", len(pods)), firstError(
 		checkExpectation(len(alone.Approvals) == 0, "no approval before the second node was drained", "%v", alone.Approvals),
+		// The times of containers have whole seconds.
 		checkExpectation(!finished.After(r.Approvals[0].At), "all pods stopped before the approval", "the last one stopped at %s, approved at %s", finished, r.Approvals[0].At),
 		s.awaitReplacements(ctx, redeployed[0], int(catalog.Replicas+renderer.Replicas), catalog, renderer),
 		s.checkOutcomes(ctx, r, map[azure.Outcome]int{azure.OutcomeFinished: len(pods), azure.OutcomeStayed: 2}),

@@ -587,7 +587,6 @@ func TestI2ForcedDeletionsAreReportedWhenADrainStops(t *testing.T) {
 	}
 }
 
-// The agent's goroutine is busy when the drain ends, and then ends or stops the drain. So nothing handles the report before.
 // recordedDrainDelay returns what delays the drain, as people see it.
 func (m *testNode) recordedDrainDelay(t *testing.T) string {
 	t.Helper()
@@ -628,6 +627,8 @@ func TestRecordSaysWhatDelaysTheDrain(t *testing.T) {
 	})
 }
 
+// TestI2FinishedDrainIsReportedIfTheAgentStopsItJustThen keeps the agent's goroutine busy when the drain ends. It then ends or stops
+// the drain, so nothing has handled the report before.
 func TestI2FinishedDrainIsReportedIfTheAgentStopsItJustThen(t *testing.T) {
 	for name, tt := range map[string]struct {
 		queued int

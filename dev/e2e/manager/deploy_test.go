@@ -73,8 +73,8 @@ func TestDeploymentPodsMeetRestrictedPodSecurity(t *testing.T) {
 }
 
 // TestManagerAcceptsTheArgumentsOfTheDeployment runs the binary with the arguments of the manifest. It checks the paths and
-// the port of the probes. Before, it creates a Lease of 68 years. A stolen token of an agent could create such a Lease before there
-// was the admission policy.
+// the port of the probes. The manager has to take over a Lease of 68 years, as a stolen token could have created it without the
+// admission policy.
 func TestManagerAcceptsTheArgumentsOfTheDeployment(t *testing.T) {
 	t.Parallel()
 	b := ready(t)
