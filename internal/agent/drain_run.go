@@ -302,8 +302,8 @@ func (a *Agent) startDrain(ctx context.Context, o drainSpec) {
 
 // newProgressHandler returns a handler that updates the metrics and reports what blocks the drain. It reports a new
 // obstacle at once, because a Spot instance may be gone in ten seconds. It reports changed numbers of known obstacles
-// at blockedEventInterval. It clears the report at once when nothing blocks the drain. A retry after the deadline logs only new
-// obstacles, because each retry has the same ones. The handler runs in the engine's goroutine.
+// at blockedEventInterval. It clears the report at once when nothing blocks the drain. A retry after the deadline logs only
+// obstacles that no drain before it has logged, because each retry has the same ones. The handler runs in the engine's goroutine.
 func (a *Agent) newProgressHandler(run *drainRun) func(drain.Progress) {
 	var reportedAt time.Time
 	var reported string
@@ -311,17 +311,17 @@ func (a *Agent) newProgressHandler(run *drainRun) func(drain.Progress) {
 	if !isRetry || a.knownObstacles == nil {
 		a.knownObstacles = map[string]bool{}
 	}
-	known := a.knownObstacles
+	known, shown := a.knownObstacles, map[string]bool{}
 	return func(p drain.Progress) {
 		a.options.Metrics.setDrainProgress(p)
 		if hasRequestedAll(p) {
 			a.endThrottle(run)
 		}
-		isNew, obstructed := false, p.BlockedPods()
+		isNew, isUnreported, obstructed := false, !isRetry, p.BlockedPods()
 		for _, b := range obstructed {
 			obstacle := string(b.Reason) + " " + b.PDB
-			isNew = isNew || !known[obstacle]
-			known[obstacle] = true
+			isNew, isUnreported = isNew || !shown[obstacle], isUnreported || !known[obstacle]
+			shown[obstacle], known[obstacle] = true, true
 		}
 		if len(obstructed) == 0 {
 			reported = "" // the same obstacle is reported again
@@ -331,7 +331,7 @@ func (a *Agent) newProgressHandler(run *drainRun) func(drain.Progress) {
 			return
 		}
 		reportedAt, reported = time.Now(), p.String()
-		if isNew || !isRetry {
+		if isUnreported {
 			a.log.Warn("drain is blocked", "progress", reported, "blocked", firstN(obstructed, maxLoggedPods))
 			a.events.queueEvent(newDrainBlockedEvent(p))
 		}
@@ -364,6 +364,7 @@ func (a *Agent) recordFailedDrain(run *drainRun, r drain.Report, err error) {
 		a.podsAfterDeadline = podStates(r)
 		a.extension = deadlineExtension{deadline: run.spec.terms.Deadline, until: time.Now().Add(startedDrainTime)}
 		if isRetry && a.podsAfterDeadline == before {
+			a.storeDrainResult(r, err) // another notice may have begun since the report
 			return
 		}
 	}

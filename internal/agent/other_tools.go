@@ -56,7 +56,7 @@ func (a *Agent) checkNodeAccess(ctx context.Context, h *noticeState, now time.Ti
 // findDrainDelay returns what delays the start of the drain for a notice; empty if nothing does.
 func (a *Agent) findDrainDelay(h *noticeState, now time.Time) string {
 	switch {
-	case h.Phase == Yielded:
+	case h.Phase == Yielded && h.Decision.Action.includesDrain():
 		return "another tool: " + strings.Join(a.otherTools, ", ")
 	case h.Phase == Cordoned && h.needsDrain() && a.isWaitingForSlot(h, now):
 		return "a drain slot"
