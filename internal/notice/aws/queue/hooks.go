@@ -28,6 +28,9 @@ const (
 	maxHookTimeoutsRead = 1000
 	// unknownTimeoutInterval is the longest time between two heartbeats while the timeout is unknown after a failed request.
 	unknownTimeoutInterval = 15 * time.Second
+	// hookWarningInterval is the least time between two warnings that the timeout of a hook cannot be read. Its request is repeated
+	// every AssumedTimeoutAge, for example without the right.
+	hookWarningInterval = time.Hour
 )
 
 // Hooks completes lifecycle hooks, and keeps them waiting by heartbeats. It is safe for concurrent use.
@@ -48,6 +51,7 @@ type hookTimeout struct {
 	readAt  time.Time
 	// isAssumed is true if the request failed. The real timeout may be shorter.
 	isAssumed bool
+	warnedAt  time.Time // of the last warning about it
 }
 
 func (t hookTimeout) isFresh() bool {
@@ -112,7 +116,11 @@ func (h *Hooks) requestTimeout(ctx context.Context, hook Hook, key [2]string) ho
 	defer h.mu.Unlock()
 	close(h.reading[key])
 	delete(h.reading, key)
-	if read.isAssumed && !h.timeouts[key].isAssumed { // the request is repeated often, for example without the right
+	if read.isAssumed {
+		read.warnedAt = h.timeouts[key].warnedAt
+	}
+	if read.isAssumed && time.Since(read.warnedAt) >= hookWarningInterval {
+		read.warnedAt = read.readAt
 		h.log.Warn("cannot read the timeout of the lifecycle hook, assuming the default", "group", hook.Group, "hook", hook.Name, "timeout", read.timeout.String(), "err", err)
 	}
 	if ctx.Err() == nil {
