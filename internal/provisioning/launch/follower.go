@@ -39,10 +39,9 @@ func NewFollower(r *Record, settle time.Duration, asked func(provider, call stri
 }
 
 // RecordInstancesBeforeLaunch records the instances that a group has before a launch, so that instances which appear later belong to
-// the launch. If a launch is open, it does nothing, because TrackLaunch records the instances then. An empty list of a
-// group that has a size may be an error of the cloud, and it does nothing then (invariant I7).
-func (f *Follower) RecordInstancesBeforeLaunch(g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus, size int, instances []cloud.Instance) {
-	if slices.ContainsFunc(s.Launches, func(l v1alpha1.Launch) bool { return l.IsOpen() && l.Count > 0 }) || len(instances) == 0 && size > 0 {
+// the launch. If a launch is open, it does nothing, because TrackLaunch records the instances then.
+func (f *Follower) RecordInstancesBeforeLaunch(g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus, instances []cloud.Instance) {
+	if slices.ContainsFunc(s.Launches, func(l v1alpha1.Launch) bool { return l.IsOpen() && l.Count > 0 }) {
 		return
 	}
 	f.mu.Lock()
@@ -100,12 +99,8 @@ func (f *Follower) TrackLaunch(ctx context.Context, g *v1alpha1.NodeGroup, p clo
 
 // findPreexistingInstances returns the instances that existed before the launches of an earlier process. An instance
 // with a Node is at least as old as its Node. An instance without a Node and without a creation time is not in the
-// result. It counts as launched, so that no second instance is launched for the same need (invariant I5). For an empty
-// list it returns nil, so that the next read counts as the first.
+// result. It counts as launched, so that no second instance is launched for the same need (invariant I5).
 func findPreexistingInstances(s *v1alpha1.ProvisioningStatus, o *Observation) map[string]time.Time {
-	if len(o.Instances) == 0 {
-		return nil
-	}
 	known := map[string]time.Time{}
 	for _, i := range o.Instances {
 		margin := answerMargin

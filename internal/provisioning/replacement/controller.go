@@ -304,7 +304,7 @@ func (l *replacementScope) decideAndLaunch(ctx context.Context, record *v1alpha1
 	if has := DecideIfAlreadyReplaced(l.rt.Spec.NodeUID, others, remaining, b.Provisioning, need.MinSize-unreplaced); has.Outcome == None {
 		return 0, l.writeStateIfChanged(ctx, v1alpha1.ReplacementNotNeeded, has.Reasons...)
 	}
-	l.controller.follower.RecordInstancesBeforeLaunch(l.group, record, s.Size, s.Instances)
+	l.controller.follower.RecordInstancesBeforeLaunch(l.group, record, s.Instances)
 	switch may := DecideLaunchNow(b); may.Outcome {
 	case Wait:
 		return l.controller.options.Intervals.CloudRead, l.writeStateIfChanged(ctx, v1alpha1.ReplacementWaiting, append(may.Reasons, wanted.Reasons...)...)
