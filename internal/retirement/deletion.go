@@ -356,5 +356,9 @@ func (p *retirementScope) failureMessage(reason string) string {
 	if p.hasReached(v1alpha1.NodeDeleted) {
 		node = "is deleted"
 	}
-	return fmt.Sprintf("the Node %s, and Slipway does not delete the instance %s in the cloud %s: %s", node, captured.ProviderID, captured.Provider, reason)
+	instance := "does not delete"
+	if p.isDeletionRequested() {
+		instance = "has requested the deletion of"
+	}
+	return fmt.Sprintf("the Node %s, and Slipway %s the instance %s in the cloud %s: %s", node, instance, captured.ProviderID, captured.Provider, reason)
 }
