@@ -74,6 +74,7 @@ type Options struct {
 type PluginRunner struct {
 	options Options
 	queues  []*eventQueue // in the order of the analyzers
+	pods    cache.Store   // the present pods; nil before Start
 }
 
 // New returns a PluginRunner with an empty queue of events for each plugin.
@@ -103,7 +104,9 @@ func (a *PluginRunner) Start(ctx context.Context) error {
 		return nil
 	}
 	factory := informers.NewSharedInformerFactoryWithOptions(a.options.Kube, 0, informers.WithTransform(ctrlcache.TransformStripManagedFields()))
-	if _, err := factory.Core().V1().Pods().Informer().AddEventHandler(a.eventHandler()); err != nil {
+	informer := factory.Core().V1().Pods().Informer()
+	a.pods = informer.GetStore()
+	if _, err := informer.AddEventHandler(a.eventHandler()); err != nil {
 		return fmt.Errorf("watching pods for plugins: %w", err)
 	}
 	var work sync.WaitGroup
@@ -161,6 +164,9 @@ func (a *PluginRunner) sendEventsToPlugin(ctx context.Context, analyzer advice.A
 		if !ok {
 			return
 		}
+		if e.kind == podModified && a.isDeleted(e.pod) { // while the plugin did not run
+			continue
+		}
 		requests, err := a.callPlugin(ctx, analyzer, e)
 		switch {
 		case err == nil:
@@ -174,6 +180,18 @@ func (a *PluginRunner) sendEventsToPlugin(ctx context.Context, analyzer advice.A
 			a.retryOrDropEvent(ctx, analyzer, q, e, err)
 		}
 	}
+}
+
+// isDeleted reports whether the watch no longer has a pod.
+func (a *PluginRunner) isDeleted(pod *corev1.Pod) bool {
+	if a.pods == nil {
+		return false
+	}
+	present, exists, err := a.pods.Get(pod)
+	if err != nil || !exists {
+		return err == nil
+	}
+	return present.(*corev1.Pod).UID != pod.UID
 }
 
 // callPlugin calls the plugin once, and validates its answer.

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	clientfake "sigs.k8s.io/controller-runtime/pkg/client/fake"
 
@@ -278,10 +279,15 @@ func TestEventsAreKeptWhileAPluginDoesNotRun(t *testing.T) {
 			return works(ctx, p)
 		}
 		f := newFixture(t, nil, stopped)
+		f.pods = cache.NewStore(cache.MetaNamespaceKeyFunc)
+		must.NoError(t, f.pods.Add(newPod("x")))
 		f.queuePodEvent(podModified, newPod("x"))
+		f.queuePodEvent(podModified, newPod("deleted-meanwhile"))
 		time.Sleep(11 * time.Minute)
 		synctest.Wait()
-		check.Is(t, 1, len(f.desk.list()))
+		if got := f.desk.list(); len(got) != 1 || got[0].Pod.Name != "x" {
+			t.Errorf("asked for %+v", got)
+		}
 		check.Is(t, 0, f.eventCount("rack", podModified, resultDropped))
 	})
 }
