@@ -257,7 +257,7 @@ func checkInstallation(f *Facts) []Finding {
 			Remedy: "install the agents with Helm, or with a kustomization that names your images (docs/install.md); " +
 				"add the manager for autoscaling and retirements",
 		}}
-	case agents == 0 && managers > 0:
+	case agents == 0 && managers > 0 && needsAgents(f):
 		return []Finding{{
 			Severity: Warning, Message: "there is a manager and no agent: nothing on the nodes reads the notices of the cloud",
 			Remedy: "install the agents too: with agent.enabled of the chart, or with deploy/agent in your kustomization (docs/install.md)",
@@ -270,6 +270,15 @@ func checkInstallation(f *Facts) []Finding {
 		}}
 	}
 	return nil
+}
+
+// needsAgents reports whether only agents can read notices of the cloud. OpenStack announces nothing to its instances, and a manager
+// with a queue reads the notices of AWS there.
+func needsAgents(f *Facts) bool {
+	if slices.ContainsFunc(f.partsOfKind(Manager), func(p Part) bool { return p.isFlagEnabled(queueURL) }) {
+		return false
+	}
+	return len(f.Nodes) == 0 || slices.ContainsFunc(f.Nodes, func(n *corev1.Node) bool { return !strings.HasPrefix(n.Spec.ProviderID, "openstack://") })
 }
 
 func listAgentAccounts(f *Facts) map[Key]bool {

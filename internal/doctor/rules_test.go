@@ -198,6 +198,15 @@ func newRuleCases() map[string]map[string]ruleCase {
 			"nothing is installed":     {newEmptyCluster(), []string{"note the cluster: no part of Slipway"}},
 			"everything is installed":  {newInstallation(), nil},
 			"a manager without agents": {changeFacts(newInstallation(), func(f *Facts) { f.DaemonSets = nil }), []string{"warning the cluster: there is a manager and no agent"}},
+			"a manager without agents on OpenStack": {changeFacts(newInstallation(), func(f *Facts) {
+				f.DaemonSets, f.Pods = nil, nil
+				f.Nodes[0].Spec.ProviderID = "openstack:///2a3b9f0e-3f0b-4d26-9f5a-3ad6d3a7a111"
+			}), nil},
+			"a manager of a queue without agents": {changeFacts(newInstallation(), func(f *Facts) {
+				f.DaemonSets, f.Pods = nil, nil
+				container := &f.Deployments[0].Spec.Template.Spec.Containers[0]
+				container.Args = append(container.Args, "--aws-queue-url=https://sqs.eu-west-1.amazonaws.com/1/q")
+			}), nil},
 			"two installations of the agent": {
 				changeFacts(newInstallation(), func(f *Facts) { f.DaemonSets = append(f.DaemonSets, newDaemonSet("mine", "slipway-agent")) }),
 				[]string{"warning the cluster: there are agents in 2 DaemonSets"},
